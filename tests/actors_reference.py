@@ -33,7 +33,7 @@ _ENTRY = re.compile(r"^    (?! )([^:\n]+): ((?:.*\n?)(?:^        .*\n?)*)", re.M
 _SENTENCE = re.compile(r"(?<=[.!?]) (?=[A-Z`])")
 
 
-def rendered() -> str:
+def render_page() -> str:
     """Return the text of the page."""
     parts, module = [HEAD], ""
     for public in public_names():
@@ -65,8 +65,8 @@ def _entry(name: str, value: Any) -> Iterator[str]:
     if options:
         yield "| argument or field | |\n|---|---|"
         # Options that share a text in the docstring share a row.
-        for text, same in groupby(options, key=options.__getitem__):
-            yield f"| {', '.join(f'`{option}`' for option in same)} | {_cell(text)} |"
+        for text, names in groupby(options, key=options.__getitem__):
+            yield f"| {', '.join(f'`{option}`' for option in names)} | {_cell(text)} |"
         yield ""
     for error, reason in _ENTRY.findall(sections.get("Raises", "")):
         yield f"Raises `{error}`: {_cell(reason)}.\n"
@@ -81,8 +81,8 @@ def _signature(name: str, value: Any) -> str:
     parts: list[str] = []
     # The `__new__` of actors takes anything, to remember the arguments for later incarnations.
     is_actor = isinstance(value, type) and issubclass(value, Actor)
-    taken = [*inspect.signature(value.__init__ if is_actor else value).parameters.values()]
-    for parameter in taken[is_actor:]:
+    parameters = [*inspect.signature(value.__init__ if is_actor else value).parameters.values()]
+    for parameter in parameters[is_actor:]:
         if parameter.kind is parameter.KEYWORD_ONLY and not any(part.startswith("*") for part in parts):
             parts.append("*")
         parts.append(str(parameter.replace(annotation=parameter.empty, default=_default(parameter))))
@@ -97,8 +97,8 @@ def _default(parameter: inspect.Parameter) -> object:
     if isinstance(default, str | tuple | list):
         return _Shown(repr(default).replace("'", '"'))
     if dataclasses.is_dataclass(default) and not isinstance(default, type):
-        given = [(field, getattr(default, field.name)) for field in dataclasses.fields(default)]
-        texts = [f"{field.name}={value!r}" for field, value in given if value != field.default]
+        field_values = [(field, getattr(default, field.name)) for field in dataclasses.fields(default)]
+        texts = [f"{field.name}={value!r}" for field, value in field_values if value != field.default]
         return _Shown(f"{type(default).__name__}({', '.join(texts)})")
     return _Shown("...")
 
@@ -145,8 +145,8 @@ def _methods(value: type) -> Iterator[str]:
         method = getattr(method, "__wrapped__", method)
         if inspect.isfunction(method) and method.__doc__:
             awaits = "await " if inspect.iscoroutinefunction(method) else ""
-            shown = _signature(name, method).replace("(self, ", "(").replace("(self)", "()")
-            yield f"| `{awaits}{shown}` | {_cell(method.__doc__.strip().partition(chr(10))[0])} |"
+            signature = _signature(name, method).replace("(self, ", "(").replace("(self)", "()")
+            yield f"| `{awaits}{signature}` | {_cell(method.__doc__.strip().partition(chr(10))[0])} |"
 
 
 def _cell(text: str) -> str:
@@ -154,4 +154,4 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered())
+    PAGE.write_text(render_page())

@@ -19,7 +19,11 @@ def checks() -> str:
     tried = re.findall(
         r"\b3\.\d+\b", " ".join(re.findall(r"^share lowest .*|^for version in .*", script, re.MULTILINE))
     )
-    pythons = [found[1] for one in classifiers if (found := re.search(r":: (3\.\d+)$", one)) and found[1] in tried]
+    pythons = [
+        match[1]
+        for classifier in classifiers
+        if (match := re.search(r":: (3\.\d+)$", classifier)) and match[1] in tried
+    ]
     suites = re.search(r"-m tests\.suites((?:[^\n]*\\\n)*[^\n]*)", script)
     assert suites is not None
     projects = [name for name in ("LangGraph", "LangChain") if name.lower() in suites[1].split()]
@@ -28,16 +32,16 @@ def checks() -> str:
 
 def svg() -> str:
     """Return the badge."""
-    left, right = (len(text) * _CHARACTER + 2 * _MARGIN for text in (LABEL, checks()))
+    label_width, checks_width = (len(text) * _CHARACTER + 2 * _MARGIN for text in (LABEL, checks()))
     texts = "".join(
         f'<text x="{x:g}" y="14" textLength="{len(text) * _CHARACTER:g}">{text}</text>'
-        for x, text in ((_MARGIN, LABEL), (left + _MARGIN, checks()))
+        for x, text in ((_MARGIN, LABEL), (label_width + _MARGIN, checks()))
     )
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{left + right:g}" height="{_HEIGHT}" role="img">'
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{label_width + checks_width:g}" height="{_HEIGHT}" role="img">'
         f"<title>{LABEL}: {checks()}</title>"
-        f'<rect width="{left:g}" height="{_HEIGHT}" fill="#3a424d"/>'
-        f'<rect x="{left:g}" width="{right:g}" height="{_HEIGHT}" fill="#1a5fb4"/>'
+        f'<rect width="{label_width:g}" height="{_HEIGHT}" fill="#3a424d"/>'
+        f'<rect x="{label_width:g}" width="{checks_width:g}" height="{_HEIGHT}" fill="#1a5fb4"/>'
         f'<g fill="#fff" font-family="Verdana,DejaVu Sans,sans-serif" font-size="11">{texts}</g></svg>\n'
     )
 

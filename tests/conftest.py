@@ -109,8 +109,8 @@ def pytest_pycollect_makeitem(collector: pytest.Module | pytest.Class, name: str
     if not collector.istestfunction(obj, name):
         return
     inner = obj.hypothesis.inner_test if hasattr(obj, "hypothesis") else obj
-    own = {mark.name for mark in getattr(obj, "pytestmark", ())}
-    if iscoroutinefunction(inner) and "trio" not in own and not collector.get_closest_marker("trio"):
+    mark_names = {mark.name for mark in getattr(obj, "pytestmark", ())}
+    if iscoroutinefunction(inner) and "trio" not in mark_names and not collector.get_closest_marker("trio"):
         pytest.mark.anyio(obj)
         pytest.mark.usefixtures("anyio_backend")(obj)
 
@@ -120,11 +120,11 @@ def _are_named(config: pytest.Config) -> bool:
     return any("::" in argument for argument in config.args)
 
 
-def _chosen(alike: Sequence[pytest.Item], backend_name: str, number_of_backends: int) -> Sequence[pytest.Item]:
+def _chosen(group: Sequence[pytest.Item], backend_name: str, number_of_backends: int) -> Sequence[pytest.Item]:
     """Return the variants of a test that run on one of its backends by default."""
-    if len(alike) == 2 and (number_of_backends == 1 or BOTH_VARIANTS & set(alike[0].path.parts)):
-        return alike
-    return alike[-1:] if "trio" in backend_name else alike[:1]
+    if len(group) == 2 and (number_of_backends == 1 or BOTH_VARIANTS & set(group[0].path.parts)):
+        return group
+    return group[-1:] if "trio" in backend_name else group[:1]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -171,7 +171,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.option.markexpr == DEFAULT:  # before pytest sorts all items, and evaluates the expression for each
         _keep(config, items, [item for item in items if item.get_closest_marker("exhaustive") is None])
     elif (seed := config.getoption("--sample")) is not None:
-        _keep(config, items, _sampled(items, seed))
+        _keep(config, items, _draw_sample(items, seed))
 
 
 def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
@@ -189,32 +189,32 @@ def _mark_exhaustive(items: Sequence[pytest.Item]) -> None:
             variants[item.path, name, backend_name].append(item)
     numbers: dict[Path, dict[str, int]] = defaultdict(dict)
     backends = Counter((path, name) for path, name, _ in variants)
-    for (path, name, backend_name), alike in variants.items():
-        chosen = _chosen(alike, backend_name, backends[path, name])
+    for (path, name, backend_name), group in variants.items():
+        chosen = _chosen(group, backend_name, backends[path, name])
         number = numbers[path].setdefault(name, len(numbers[path]))
         takes_turns = bool(TAKE_TURNS & set(path.parts)) and backends[path, name] > 1
         is_others_turn = takes_turns and MAIN_BACKENDS[number % 2] not in backend_name
-        for item in alike:
+        for item in group:
             is_left_out = is_others_turn and item.get_closest_marker("backends") is None
             if is_left_out or item not in chosen:
                 item.add_marker(pytest.mark.exhaustive)
 
 
-def _sampled(items: Sequence[pytest.Item], seed: int) -> Sequence[pytest.Item]:
+def _draw_sample(items: Sequence[pytest.Item], seed: int) -> Sequence[pytest.Item]:
     """Return the items without the exhaustive variants that are not in the sample of this seed."""
     variants: dict[tuple[Path, str], list[str]] = defaultdict(list)
     for item in items:
         if isinstance(item, pytest.Function) and item.get_closest_marker("exhaustive"):
             variants[item.path, item.originalname].append(item.nodeid)
-    sample = {nodeid for alike in variants.values() for nodeid in sample_of(alike, seed)}
-    left_out = {nodeid for alike in variants.values() for nodeid in alike} - sample
+    sample = {nodeid for group in variants.values() for nodeid in sample_of(group, seed)}
+    left_out = {nodeid for group in variants.values() for nodeid in group} - sample
     return [item for item in items if item.nodeid not in left_out]
 
 
-def _keep(config: pytest.Config, items: list[pytest.Item], kept: Sequence[pytest.Item]) -> None:
+def _keep(config: pytest.Config, items: list[pytest.Item], sample: Sequence[pytest.Item]) -> None:
     """Deselect all other items."""
-    config.hook.pytest_deselected(items=list(set(items) - set(kept)))
-    items[:] = kept
+    config.hook.pytest_deselected(items=list(set(items) - set(sample)))
+    items[:] = sample
 
 
 @pytest.hookimpl(wrapper=True)
@@ -241,18 +241,18 @@ def pytest_fixture_setup(fixturedef: pytest.FixtureDef[Any], request: pytest.Fix
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> None:
     """End an async test that hangs, by a cancel scope without a deadline, which code under test could read."""
-    if (seconds := _bound(pyfuncitem)) is None:
+    if (seconds := _time_limit(pyfuncitem)) is None:
         return
     obj = pyfuncitem.obj
     if not hasattr(obj, "hypothesis"):
-        pyfuncitem.obj = _ended_if_it_hangs(obj, seconds) if iscoroutinefunction(obj) else obj
+        pyfuncitem.obj = _end_if_it_hangs(obj, seconds) if iscoroutinefunction(obj) else obj
     elif OWN_BOUNDS & set(pyfuncitem.path.parts):
         return  # these look at the tasks of the event loop, of which one would be the bound's
     elif iscoroutinefunction(inner := obj.hypothesis.inner_test) and not hasattr(inner, "__wrapped__"):
-        obj.hypothesis.inner_test = _ended_if_it_hangs(inner, seconds)
+        obj.hypothesis.inner_test = _end_if_it_hangs(inner, seconds)
 
 
-def _bound(item: pytest.Function) -> float | None:
+def _time_limit(item: pytest.Function) -> float | None:
     """Return the seconds after which a test hangs, on its clock; `None` leaves it to pytest-timeout."""
     packages = set(item.path.parts)
     if mark := item.get_closest_marker("hangs_after"):
@@ -262,7 +262,7 @@ def _bound(item: pytest.Function) -> float | None:
     return getattr(item.module, "WAIT", HANGS_AFTER) if OWN_BOUNDS & packages else HANGS_AFTER
 
 
-def _ended_if_it_hangs(test: Any, seconds: float) -> Any:
+def _end_if_it_hangs(test: Any, seconds: float) -> Any:
     @wraps(test)
     async def run(*args: Any, **kwargs: Any) -> None:
         with anyio.CancelScope() as scope:

@@ -93,7 +93,7 @@ def _row(name: str, install: Install, base: Install) -> str:
     return f"| `{name}` | {count} | {megabytes} | {', '.join(added)} |"
 
 
-def rendered() -> str:
+def render() -> str:
     """Return the table with the sentence above it."""
     month = datetime.now().astimezone().strftime("%B %Y")
     version = f"{sys.version_info[0]}.{sys.version_info[1]}"
@@ -106,5 +106,5 @@ def rendered() -> str:
 
 
 if __name__ == "__main__":
-    before, begin, rest = PAGE.read_text().partition(BEGIN)
-    PAGE.write_text(before + begin + rendered() + END + rest.partition(END)[2])
+    before, begin, tail = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(before + begin + render() + END + tail.partition(END)[2])

@@ -45,23 +45,23 @@ def ask(*requests: object) -> list[object]:
     return [calls(*requests)]
 
 
-def contents(found: Any) -> list[Any]:
+def contents(result: Any) -> list[Any]:
     """Return the contents of the tool messages in a list, or in the state of an agent."""
-    messages = found["messages"] if isinstance(found, dict) else found
+    messages = result["messages"] if isinstance(result, dict) else result
     return [message.content for message in messages if isinstance(message, ToolMessage)]
 
 
-def ended(message: ToolMessage) -> Any:
+def ending_of(message: ToolMessage) -> Any:
     """Return how callboard ended a call, such as "timeout" or "rejected"."""
     return message.additional_kwargs.get("callboard", {}).get("ended")
 
 
-async def keep(found: list[Any], work: Awaitable[Any]) -> None:
+async def keep(results: list[Any], awaitable: Awaitable[Any]) -> None:
     """Wait for an awaitable in a task of its own, and append its result, or the exception that it raises."""
     try:
-        found.append(await work)
+        results.append(await awaitable)
     except Exception as error:
-        found.append(error)
+        results.append(error)
 
 
 async def until(condition: Callable[[], object], seconds: float = 30.0) -> None:
@@ -97,13 +97,13 @@ def live_tasks() -> set[Any]:
         return set(asyncio.all_tasks())
     import trio
 
-    found, todo = set(), [trio.lowlevel.current_root_task()]
+    tasks, todo = set(), [trio.lowlevel.current_root_task()]
     while todo:
         task = todo.pop()
         assert task is not None
-        found.add(task)
+        tasks.add(task)
         todo.extend(child for nursery in task.child_nurseries for child in nursery.child_tasks)
-    return found
+    return tasks
 
 
 def litter() -> list[str]:
@@ -111,12 +111,12 @@ def litter() -> list[str]:
     gc.set_debug(gc.DEBUG_SAVEALL)
     gc.collect()
     gc.set_debug(0)
-    found = [f"{type(one).__module__}.{type(one).__qualname__}" for one in gc.garbage]
+    type_names = [f"{type(item).__module__}.{type(item).__qualname__}" for item in gc.garbage]
     gc.garbage.clear()
-    return found
+    return type_names
 
 
-def weighed(module: str, *arguments: str) -> float:
+def measure_bytes(module: str, *arguments: str) -> float:
     """Return the number of bytes that a module of the tests prints when it runs in a process of its own."""
     command = [sys.executable, "-m", module, *arguments]
     root = Path(__file__).parents[1]
@@ -140,7 +140,7 @@ class Hold:
 
 
 @asynccontextmanager
-async def watched_loop() -> AsyncIterator[Hold]:
+async def watch_loop() -> AsyncIterator[Hold]:
     """Measure for how long the event loop is held."""
     hold = Hold()
     # Measured is what no other thread can interrupt, not how long a thread may keep the interpreter's lock (5 ms at

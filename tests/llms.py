@@ -31,7 +31,7 @@ def title_and_line(page: Path) -> tuple[str, str]:
     return title.removeprefix("# "), line.rstrip(":.")
 
 
-def listed() -> str:
+def list_pages() -> str:
     """Return the text of `llms.txt`."""
     lines = ["# callboard", "", f"> {_summary()}"]
     folders: set[str] = set()
@@ -65,7 +65,7 @@ def main() -> None:
     if options.full is not None:
         options.full.write_text(full())
     else:
-        PAGE.write_text(listed())
+        PAGE.write_text(list_pages())
 
 
 if __name__ == "__main__":

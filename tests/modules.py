@@ -48,7 +48,7 @@ def modules() -> Iterator[Module]:
         yield from (module_at(path, package) for path in sorted(package.rglob("*.py")))
 
 
-def rendered() -> str:
+def render_page() -> str:
     """Return the text of the page."""
     rooms: dict[str, list[Module]] = defaultdict(list)
     for module in modules():
@@ -62,4 +62,4 @@ def rendered() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(rendered())
+    PAGE.write_text(render_page())

@@ -10,7 +10,7 @@ import argparse
 import ast
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -25,8 +25,14 @@ IRREGULAR = frozenset(
     "meant heard lost built read_ grown drawn worn let_ fed bound".split()
 )
 NO_PARTICIPLES = frozenset("need feed seed embed shed speed exceed proceed red bed shared indeed".split())
-MOST_VAGUE, MOST_PARTICIPLES = 1.0, 3.0
-"""Limits, in percent."""
+GROUPS: tuple[tuple[tuple[str, ...], float, float], ...] = (
+    (("src", "actors/src"), 1.0, 3.0),
+    (("tests", "examples", ".ci"), 2.0, 3.0),
+)
+"""Folders that are counted together, with the limits of their vague bindings and of their participles, in percent.
+
+Tests read texts line by line, and call tools whose parameters have the words of a model.
+"""
 
 
 def is_participle(name: str) -> bool:
@@ -57,14 +63,10 @@ def functions_in(tree: ast.AST) -> Iterator[tuple[int, str]]:
             yield node.lineno, node.name
 
 
-def main() -> None:
-    """Print both shares and where the names are; exit with 1 above a limit."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("paths", nargs="*", type=Path, default=[ROOT / "src", ROOT / "actors" / "src"])
-    parser.add_argument("--show", action="store_true", help="print the place of each name")
-    options = parser.parse_args()
+def measure(folders: Iterable[Path], *, shows_places: bool) -> tuple[float, float]:
+    """Return the percentages of vague bindings and of participles among the functions in folders."""
     counts: Counter[str] = Counter()
-    for path in sorted(file for folder in options.paths for file in folder.rglob("*.py")):
+    for path in sorted(file for folder in folders for file in folder.rglob("*.py")):
         tree = ast.parse(path.read_text())
         for kind, names, is_unclear in (
             ("bindings", bindings_in(tree), lambda name: name.strip("_") in VAGUE),
@@ -74,15 +76,26 @@ def main() -> None:
                 counts[kind] += 1
                 if is_unclear(name):
                     counts[f"unclear {kind}"] += 1
-                    if options.show:
+                    if shows_places:
                         print(f"{path}:{line}: {name}")
     vague = 100 * counts["unclear bindings"] / counts["bindings"]
-    participles = 100 * counts["unclear functions"] / counts["functions"]
-    print(
-        f"vague {vague:.2f} % of {counts['bindings']} bindings (limit {MOST_VAGUE:g}), "
-        f"participles {participles:.2f} % of {counts['functions']} functions (limit {MOST_PARTICIPLES:g})"
-    )
-    sys.exit(0 if vague <= MOST_VAGUE and participles <= MOST_PARTICIPLES else 1)
+    return vague, 100 * counts["unclear functions"] / counts["functions"]
+
+
+def main() -> None:
+    """Print both shares and where the names are; exit with 1 above a limit."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--show", action="store_true", help="print the place of each name")
+    options = parser.parse_args()
+    is_within = True
+    for folders, most_vague, most_participles in GROUPS:
+        vague, participles = measure((ROOT / folder for folder in folders), shows_places=options.show)
+        print(
+            f"{', '.join(folders)}: vague {vague:.2f} % of the bindings (limit {most_vague:g}), "
+            f"participles {participles:.2f} % of the functions (limit {most_participles:g})"
+        )
+        is_within = is_within and vague <= most_vague and participles <= most_participles
+    sys.exit(0 if is_within else 1)
 
 
 if __name__ == "__main__":

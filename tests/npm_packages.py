@@ -46,12 +46,12 @@ def _install(package: str, folder: Path) -> None:
     """Install beside the folder, then rename: another process sees the whole installation or none."""
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, ignore_cleanup_errors=True) as scratch:
-        made = Path(scratch) / "made"
-        made.mkdir()
-        command = ["npm", "install", "--prefix", str(made), "--no-audit", "--no-fund", "--ignore-scripts", package]
+        prefix = Path(scratch) / "made"
+        prefix.mkdir()
+        command = ["npm", "install", "--prefix", str(prefix), "--no-audit", "--no-fund", "--ignore-scripts", package]
         try:
             subprocess.run(command, check=True, capture_output=True, timeout=WAIT)
-            made.rename(folder)
+            prefix.rename(folder)
         except (OSError, subprocess.SubprocessError) as error:
             if not folder.exists():  # otherwise another process was quicker
                 print(f"{package} could not be installed: {error}", file=sys.stderr)

@@ -76,13 +76,13 @@ class PublicName:
 @cache
 def public_names() -> list[PublicName]:
     """Return all public names, module by module. A name that two modules export is listed twice."""
-    found: list[PublicName] = []
+    entries: list[PublicName] = []
     for package in (callboard, callboard_actors):
         names = [module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")]
         for module in [package.__name__, *(name for name in names if "._" not in name)]:
             home = importlib.import_module(module)
-            found += [PublicName(module, name, getattr(home, name)) for name in getattr(home, "__all__", ())]
-    return found
+            entries += [PublicName(module, name, getattr(home, name)) for name in getattr(home, "__all__", ())]
+    return entries
 
 
 def arguments_in(doc: str) -> dict[str, str]:
@@ -96,7 +96,7 @@ def arguments_in(doc: str) -> dict[str, str]:
 
 def field_docs(kind: type) -> dict[str, str]:
     """Return the texts below the fields of a class and of its base classes in this project."""
-    found: dict[str, str] = {}
+    docs: dict[str, str] = {}
     for home in reversed(kind.__mro__):
         if not home.__module__.startswith("callboard"):
             continue
@@ -104,8 +104,8 @@ def field_docs(kind: type) -> dict[str, str]:
         assert isinstance(node, ast.ClassDef)
         for field, doc in zip(node.body, node.body[1:], strict=False):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and _is_text(doc):
-                found[field.target.id] = ast.literal_eval(doc.value)
-    return found
+                docs[field.target.id] = ast.literal_eval(doc.value)
+    return docs
 
 
 def _is_text(node: ast.stmt) -> TypeGuard[ast.Expr]:

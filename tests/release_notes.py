@@ -18,9 +18,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("version")
     version = parser.parse_args().version
-    if not (found := notes(version, CHANGELOG.read_text())):
+    if not (section := notes(version, CHANGELOG.read_text())):
         parser.error(f"CHANGELOG.md has no section '## {version}'")
-    print(found)
+    print(section)
 
 
 if __name__ == "__main__":

@@ -21,7 +21,7 @@ def requirements_of(folder: Path) -> dict[str, set[str]]:
     return {"": names_of(project["dependencies"])} | extras
 
 
-def listed_in(page: Path) -> list[str]:
+def packages_on(page: Path) -> list[str]:
     """Return the packages in the first column of the table that says who keeps each."""
     table = page.read_text().partition("| kept by |\n")[2].partition("\n\n")[0]
     return [name for row in table.splitlines() for name in re.findall(r"`([\w-]+)`", row.split(" | ")[0])]
@@ -39,7 +39,7 @@ def test_each_dependency_of_the_distributions_has_its_reason() -> None:
     """A package that nobody can give a reason for is removed, and one without a keeper is replaced."""
     needed = {name for folder in FOLDERS.values() for names in requirements_of(folder).values() for name in names}
 
-    assert sorted(listed_in(PAGE)) == sorted(needed - set(FOLDERS))
+    assert sorted(packages_on(PAGE)) == sorted(needed - set(FOLDERS))
 
 
 def test_each_dependency_of_the_tests_has_its_reason() -> None:
@@ -48,9 +48,9 @@ def test_each_dependency_of_the_tests_has_its_reason() -> None:
     groups = settings["dependency-groups"].values()
     needed = names_of([package for group in groups for package in group if isinstance(package, str)])
     needed |= names_of(settings["build-system"]["requires"])
-    of_distributions = set(listed_in(PAGE)) | set(FOLDERS)
+    of_distributions = set(packages_on(PAGE)) | set(FOLDERS)
 
-    assert sorted(listed_in(CONTRIBUTING)) == sorted(needed - of_distributions)
+    assert sorted(packages_on(CONTRIBUTING)) == sorted(needed - of_distributions)
 
 
 def test_the_table_of_installs_has_each_extra_and_what_it_needs() -> None:

@@ -24,8 +24,8 @@ def test_a_source_distribution_holds_its_own_files_only(folder: Path) -> None:
     """The pattern `src` would also match `actors/src` and so include the other distribution; `/src` does not."""
     patterns = settings(folder)["tool"]["hatch"]["build"]["targets"]["sdist"]["include"]
 
-    assert [one for one in patterns if not one.startswith("/")] == []
-    assert [one for one in patterns if not (folder / one.strip("/")).exists()] == []
+    assert [pattern for pattern in patterns if not pattern.startswith("/")] == []
+    assert [pattern for pattern in patterns if not (folder / pattern.strip("/")).exists()] == []
 
 
 @each
@@ -37,9 +37,9 @@ def test_a_distribution_has_its_licence(folder: Path) -> None:
 
 def test_what_both_need_has_one_lower_bound() -> None:
     """`callboard-actors` is released with its version of callboard, so both need the same lower bounds."""
-    ours, theirs = (set(settings(folder)["project"]["dependencies"]) for folder in DISTRIBUTIONS)
+    callboard_needs, actors_needs = (set(settings(folder)["project"]["dependencies"]) for folder in DISTRIBUTIONS)
 
-    assert {one for one in theirs if not one.startswith("callboard==")} <= ours
+    assert {requirement for requirement in actors_needs if not requirement.startswith("callboard==")} <= callboard_needs
 
 
 _BLOCKED = """

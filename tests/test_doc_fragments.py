@@ -57,17 +57,17 @@ def runs() -> Iterator[Any]:
 
 def homes_of(block: Block) -> list[object]:
     """Return what runs a block: fragments, and files of tests."""
-    fragments = [one for one in FRAGMENTS if one.page == block.page and one.part in block.code]
+    fragments = [fragment for fragment in FRAGMENTS if fragment.page == block.page and fragment.part in block.code]
     return fragments + [file for (page, part), file in ELSEWHERE.items() if page == block.page and part in block.code]
 
 
 def test_each_block_that_is_not_a_program_is_run_once() -> None:
     """A new block without a fragment fails here; so does a fragment whose block has gone, or that fits two."""
-    found = {f"{block.page}:{block.line}": homes_of(block) for block in BLOCKS}
-    uses = Counter(id(home) for homes in found.values() for home in homes)
+    homes_by_block = {f"{block.page}:{block.line}": homes_of(block) for block in BLOCKS}
+    uses = Counter(id(home) for homes in homes_by_block.values() for home in homes)
 
-    assert {place: len(homes) for place, homes in found.items() if len(homes) != 1} == {}
-    assert {f"{one.page}: {one.part}" for one in FRAGMENTS if uses[id(one)] != 1} == set()
+    assert {place: len(homes) for place, homes in homes_by_block.items() if len(homes) != 1} == {}
+    assert {f"{fragment.page}: {fragment.part}" for fragment in FRAGMENTS if uses[id(fragment)] != 1} == set()
 
 
 def test_the_other_tests_read_their_pages() -> None:
@@ -100,33 +100,33 @@ def earlier(block: Block) -> dict[str, Any]:
     names: dict[str, Any] = {"__name__": "a_page"}
     for before in blocks_of(block.page, "python"):
         if before.line < block.line:
-            exec(compiled(before), names)
+            exec(compile_block(before), names)
     return names
 
 
-def compiled(block: Block) -> CodeType:
+def compile_block(block: Block) -> CodeType:
     """Compile a block so that a traceback leads to the line of the page."""
     tree = ast.increment_lineno(ast.parse(block.code), block.line - 1)
     code: CodeType = compile(tree, block.page, "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     return code
 
 
-def joined(world: World, given: dict[str, Any]) -> dict[str, Any]:
+def join_names(world: World, values: dict[str, Any]) -> dict[str, Any]:
     """Return the names for a block, none of which hides that its page forgot an import."""
-    kinds = [name for name, value in given.items() if isinstance(value, type | FunctionType)]
-    assert [name for name in kinds if re.match(r"callboard(_actors)?\b", given[name].__module__)] == []
-    return {"__name__": "a_page", **world.names, **given}
+    kinds = [name for name, value in values.items() if isinstance(value, type | FunctionType)]
+    assert [name for name in kinds if re.match(r"callboard(_actors)?\b", values[name].__module__)] == []
+    return {"__name__": "a_page", **world.names, **values}
 
 
 def run_sync(fragment: Fragment, block: Block, world: World) -> None:
-    steps: Any = fragment.around(world)
+    steps: Any = fragment.surrounding(world)
     try:
-        names = joined(world, next(steps))
+        names = join_names(world, next(steps))
         if fragment.exit_code is None:
-            exec(compiled(block), names)
+            exec(compile_block(block), names)
         else:
             with pytest.raises(SystemExit) as ended:
-                exec(compiled(block), names)
+                exec(compile_block(block), names)
             assert ended.value.code == fragment.exit_code
         with pytest.raises(StopIteration):
             steps.send(names)
@@ -135,11 +135,11 @@ def run_sync(fragment: Fragment, block: Block, world: World) -> None:
 
 
 async def run_async(fragment: Fragment, block: Block, world: World) -> None:
-    steps: Any = fragment.around(world)
+    steps: Any = fragment.surrounding(world)
     with anyio.fail_after(WAIT):
         try:
-            names = joined(world, await anext(steps))
-            if (waits := eval(compiled(block), names)) is not None:
+            names = join_names(world, await anext(steps))
+            if (waits := eval(compile_block(block), names)) is not None:
                 await waits
             with pytest.raises(StopAsyncIteration):
                 await steps.asend(names)

@@ -106,17 +106,17 @@ def test_a_block_of_a_first_page_runs_alone(code: str, output: str, tmp_path: Pa
 def test_the_run_of_the_project_names_files_that_exist() -> None:
     """pytest finds no tests in a file that was renamed, and only the last steps of a long run name such files."""
     script = (ROOT / ".ci" / "run").read_text()
-    named = re.findall(r"(?:tests|examples|\.ci)/[\w/.]+\.py", script) + re.findall(r"tests/\w+(?=[ \n])", script)
-    assert named
-    assert [name for name in named if not (ROOT / name).exists()] == []
+    paths = re.findall(r"(?:tests|examples|\.ci)/[\w/.]+\.py", script) + re.findall(r"tests/\w+(?=[ \n])", script)
+    assert paths
+    assert [name for name in paths if not (ROOT / name).exists()] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=name_of)
 def test_every_block_says_what_it_is(page: Path) -> None:
     """A slip in a fence must not hide a block from the test above; `test_doc_fragments.py` runs `python no-run`."""
-    known = {"python", "python no-run", "text", "console", "toml"}
+    infos = {"python", "python no-run", "text", "console", "toml"}
 
-    assert {block.info for block in blocks(page)} <= known
+    assert {block.info for block in blocks(page)} <= infos
 
 
 @pytest.mark.every_variant
@@ -170,7 +170,7 @@ def test_every_public_name_is_on_a_page() -> None:
     pages = [page.read_text() for page in (*PAGES, ROOT / "actors" / "README.md") if page.name != "CHANGELOG.md"]
     code = [part for text in pages for part in re.findall(r"^```.*?^```|`[^`\n]+`", text, re.MULTILINE | re.DOTALL)]
     words = {word for part in code for word in re.findall(r"\w+", part)}
-    names = [(found.module, found.name) for found in public_names()]
+    names = [(public.module, public.name) for public in public_names()]
 
     assert len(names) > 250
     assert [f"{module}.{name}" for module, name in names if name not in words] == []
@@ -182,16 +182,16 @@ def test_a_name_is_imported_before_it_is_used(page: Path) -> None:
     code = [block for block in blocks(page) if block.info == "python"]
     trees = [ast.parse(block.code) for block in code]
     first: dict[str, int] = {}
-    for place, tree in enumerate(trees):
+    for position, tree in enumerate(trees):
         for node in ast.walk(tree):
             if isinstance(node, ast.Import | ast.ImportFrom):
                 for alias in node.names:
-                    first.setdefault((alias.asname or alias.name).partition(".")[0], place)
+                    first.setdefault((alias.asname or alias.name).partition(".")[0], position)
     early = [
         f"line {block.line + node.lineno - 1}: {node.id}"
-        for place, (block, tree) in enumerate(zip(code, trees, strict=True))
+        for position, (block, tree) in enumerate(zip(code, trees, strict=True))
         for node in ast.walk(tree)
-        if isinstance(node, ast.Name) and first.get(node.id, place) > place
+        if isinstance(node, ast.Name) and first.get(node.id, position) > position
     ]
 
     assert early == []
@@ -294,5 +294,5 @@ def test_an_example_uses_public_names_only(path: Path) -> None:
 
 def test_the_list_for_language_models_is_up_to_date() -> None:
     """`python -m tests.llms` writes `docs/llms.txt`; the full text has each page of the list."""
-    assert llms.PAGE.read_text() == llms.listed()
+    assert llms.PAGE.read_text() == llms.list_pages()
     assert all(page.read_text() in llms.full() for _, page in llms.pages())

@@ -63,7 +63,7 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
     for window in WINDOWS:
         tree = ast.parse(Path(window.__file__ or "").read_text())
         block = next(node for node in tree.body if isinstance(node, ast.If))
-        seen = {
+        checked_names = {
             (name, node.module)
             for node in block.body
             if isinstance(node, ast.ImportFrom)
@@ -71,7 +71,7 @@ def test_type_checkers_see_the_names_that_are_there() -> None:
             if alias.name in (alias.asname, "*")
             for name in (import_module(node.module or "").__all__ if alias.name == "*" else [alias.name])
         }
-        assert seen == {(name, home) for home, names in window._HOMES.items() for name in names}
+        assert checked_names == {(name, home) for home, names in window._HOMES.items() for name in names}
         assert set(window.__all__) <= set(dir(window))
 
 
@@ -90,11 +90,11 @@ def test_exceptions_are_exported_from_their_module_and_from_the_window() -> None
 
 def test_two_public_objects_never_share_a_name() -> None:
     """A reader who meets `Recorder` in a page or a traceback must not have to ask which one is meant."""
-    found = public_names()
-    first = {public.name: public for public in reversed(found)}
+    publics = public_names()
+    first = {public.name: public for public in reversed(publics)}
     clashes = [
         f"{public.name}: {first[public.name].module} and {public.module}"
-        for public in found
+        for public in publics
         if public.value is not first[public.name].value
     ]
 

@@ -80,16 +80,16 @@ def nodes_of(path: Path) -> tuple[ast.AST, ...]:
 
 
 @cache
-def imported(path: Path) -> frozenset[str]:
+def imports_of(path: Path) -> frozenset[str]:
     """Return every module that a file imports, also inside functions; `from a import b` gives `a` and `a.b`."""
-    found: set[str] = set()
+    targets: set[str] = set()
     for node in nodes_of(path):
         if isinstance(node, ast.Import):
-            found.update(alias.name for alias in node.names)
+            targets.update(alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
             assert node.level == 0 and node.module is not None, f"{path}: relative import"
-            found.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
-    return frozenset(found)
+            targets.update((node.module, *(f"{node.module}.{alias.name}" for alias in node.names)))
+    return frozenset(targets)
 
 
 def is_name(node: ast.AST, name: str) -> bool:
@@ -97,15 +97,15 @@ def is_name(node: ast.AST, name: str) -> bool:
 
 
 @cache
-def imported_late(path: Path) -> frozenset[str]:
+def late_imports_of(path: Path) -> frozenset[str]:
     """Return the strings in tables of late imports: those of `_HOMES = ...` and of `lazy(__name__, ...)`."""
-    found: set[str] = set()
+    targets: set[str] = set()
     for node in nodes_of(path):
         is_table = isinstance(node, ast.Assign) and any(is_name(target, LATE_TABLE) for target in node.targets)
         if is_table or (isinstance(node, ast.Call) and is_name(node.func, "lazy")):
-            inner = (one.value for one in ast.walk(node) if isinstance(one, ast.Constant))
-            found.update(value for value in inner if isinstance(value, str))
-    return frozenset(found)
+            inner = (constant.value for constant in ast.walk(node) if isinstance(constant, ast.Constant))
+            targets.update(value for value in inner if isinstance(value, str))
+    return frozenset(targets)
 
 
 def room_of(name: str) -> str:
@@ -115,41 +115,41 @@ def room_of(name: str) -> str:
 
 def imports_within(name: str, modules: Modules) -> set[str]:
     """Return the modules of the same distribution that a module imports, at once or late."""
-    late = {found for found in imported_late(modules[name]) if (name, room_of(found)) not in KNOWN_LATE}
-    return {found for found in {*imported(modules[name]), *late} if found in modules and found != name}
+    late = {target for target in late_imports_of(modules[name]) if (name, room_of(target)) not in KNOWN_LATE}
+    return {target for target in {*imports_of(modules[name]), *late} if target in modules and target != name}
 
 
 def room_imports(modules: Modules) -> dict[str, set[str]]:
     """Return for each room the other rooms that it imports."""
     rooms: dict[str, set[str]] = {}
     for name in modules:
-        needed = {room_of(found) for found in imports_within(name, modules)}
+        needed = {room_of(target) for target in imports_within(name, modules)}
         rooms.setdefault(room_of(name), set()).update(needed - {room_of(name)})
     return rooms
 
 
 def inside(room: str) -> list[str]:
     """Return the modules of a room, or the module of that name."""
-    found = [name for name in MODULES if name == room or name.startswith(f"{room}.")]
-    assert found, f"there is no {room}"
-    return found
+    inner_modules = [name for name in MODULES if name == room or name.startswith(f"{room}.")]
+    assert inner_modules, f"there is no {room}"
+    return inner_modules
 
 
 def foreign(names: Iterable[str], packages: tuple[str, ...]) -> set[tuple[str, str]]:
     """Return the imports of these packages by these modules."""
-    pairs = {(name, found.split(".")[0]) for name in names for found in imported(MODULES[name])}
+    pairs = {(name, target.split(".")[0]) for name in names for target in imports_of(MODULES[name])}
     return {(name, root) for name, root in pairs if root in packages}
 
 
 def test_a_module_imports_from_its_layer_and_below_only() -> None:
-    arrows = {(name, found) for name in INNER for found in imports_within(name, INNER)}
+    arrows = {(name, target) for name in INNER for target in imports_within(name, INNER)}
 
     assert {(name, to) for name, to in arrows if LAYER_OF[room_of(to)] > LAYER_OF[room_of(name)]} == set()
 
 
 def test_a_module_never_imports_the_package_it_lives_in() -> None:
     """`callboard` is for users. The command line may import it, because it uses public names only."""
-    users = {name for name, path in INNER.items() if SHOP_WINDOW in imported(path)}
+    users = {name for name, path in INNER.items() if SHOP_WINDOW in imports_of(path)}
 
     assert {name for name in users if not name.startswith("callboard._cli")} == set()
 
@@ -159,22 +159,22 @@ def test_a_low_layer_does_not_import_what_it_serves() -> None:
     assert set().union(*(foreign(inside(name), packages) for name, packages in FOREIGN.items())) == set()
 
 
-def reached(names: Iterable[str]) -> set[str]:
+def reachable_from(names: Iterable[str]) -> set[str]:
     """Return all modules that some modules import, transitively."""
-    found: set[str] = set()
+    reachable: set[str] = set()
     due = list(names)
     while due:
-        if (one := due.pop()) not in found:
-            found.add(one)
-            due += imports_within(one, INNER)
-    return found
+        if (module := due.pop()) not in reachable:
+            reachable.add(module)
+            due += imports_within(module, INNER)
+    return reachable
 
 
 def test_layers_0_to_3_load_no_langchain_transitively() -> None:
     """Supervision works for any call, so a program without LangChain tools does not load LangChain."""
     low = [name for number in range(4) for room in LAYERS[number] for name in inside(f"callboard.{room}")]
 
-    assert foreign(reached(low), LANGCHAIN) == set()
+    assert foreign(reachable_from(low), LANGCHAIN) == set()
 
 
 def test_the_lowest_rooms_import_no_other_room() -> None:
@@ -190,7 +190,7 @@ def test_tables_of_late_imports_are_read() -> None:
     public = {name for name, path in MODULES.items() if LATE_TABLE in path.read_text()}
 
     assert SHOP_WINDOW in public
-    assert {name for name in public if not any(found in MODULES for found in imported_late(MODULES[name]))} == set()
+    assert {name for name in public if not any(target in MODULES for target in late_imports_of(MODULES[name]))} == set()
 
 
 def test_every_room_of_the_picture_and_each_known_late_import_exist() -> None:
@@ -199,7 +199,7 @@ def test_every_room_of_the_picture_and_each_known_late_import_exist() -> None:
     assert {room_of(name) for name in ACTOR_INNER} == set(ACTOR_LAYER_OF)
     assert {name for name in FOREIGN if name not in MODULES} == set()
     for module, room in KNOWN_LATE:
-        assert room in {room_of(found) for found in imported_late(MODULES[module])}
+        assert room in {room_of(target) for target in late_imports_of(MODULES[module])}
 
 
 def test_no_two_rooms_and_no_two_modules_need_each_other() -> None:
@@ -213,8 +213,10 @@ def test_no_two_rooms_and_no_two_modules_need_each_other() -> None:
         graph = {name: imports_within(name, modules) for name in modules}
         # `from room import _module` needs the module only, and not the package of the room.
         needed = {
-            name: {one for one in found if not any(other.startswith(f"{one}.") for other in (*found, name))}
-            for name, found in graph.items()
+            name: {
+                target for target in targets if not any(deeper.startswith(f"{target}.") for deeper in (*targets, name))
+            }
+            for name, targets in graph.items()
         }
         TopologicalSorter(graph if modules is INNER else needed).prepare()  # raises CycleError
 
@@ -224,8 +226,8 @@ def test_only_one_module_touches_private_langgraph_names() -> None:
     private = {
         name
         for name, path in INNER.items()
-        for found in imported(path)
-        if found.startswith("langgraph.") and any(part.startswith("_") for part in found.split(".")[1:])
+        for target in imports_of(path)
+        if target.startswith("langgraph.") and any(part.startswith("_") for part in target.split(".")[1:])
     }
 
     assert {name.rpartition(".")[0] for name in private} <= {"callboard._langgraph"}
@@ -249,12 +251,12 @@ def private_names(path: Path) -> Iterator[str]:
 @cache
 def private_reads(path: Path) -> frozenset[str]:
     """Return the private attributes that a module reads or sets on objects other than `self`."""
-    found: set[str] = set()
+    attributes: set[str] = set()
     for node in nodes_of(path):
         if isinstance(node, ast.Attribute) and node.attr.startswith("_") and not node.attr.startswith("__"):
             if ast.unparse(node.value) not in ("self", "cls", "super()"):
-                found.add(node.attr)
-    return frozenset(found)
+                attributes.add(node.attr)
+    return frozenset(attributes)
 
 
 def test_the_agent_reads_no_private_attribute_of_other_rooms_objects() -> None:
@@ -285,13 +287,13 @@ def test_rooms_of_the_actors_import_rooms_below_them_only() -> None:
 
 def test_customers_use_public_names_only() -> None:
     """If one of these packages needs a private name of callboard, users may need it too, and it should be public."""
-    for customer, own in ((ACTORS, "callboard_actors"), (SOURCE / "callboard" / "_cli", "callboard._cli")):
+    for customer, own_package in ((ACTORS, "callboard_actors"), (SOURCE / "callboard" / "_cli", "callboard._cli")):
         private = {
-            f"{path.name}: {found}"
+            f"{path.name}: {target}"
             for path in customer.rglob("*.py")
-            for found in imported(path)
-            if found.startswith("callboard.") and any(part.startswith("_") for part in found.split("."))
-            if not found.startswith(own)
+            for target in imports_of(path)
+            if target.startswith("callboard.") and any(part.startswith("_") for part in target.split("."))
+            if not target.startswith(own_package)
         }
         assert private == set()
 

@@ -75,7 +75,7 @@ def agent(tools: Any = (search,), **options: Any) -> Any:
     return create_agent(ScriptedModel(["Hello."]), tools, **options)
 
 
-def stored(**options: Any) -> Any:
+def agent_with_saver(**options: Any) -> Any:
     return agent(checkpointer=InMemorySaver(), **options)
 
 
@@ -127,10 +127,14 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "Put CircuitBreaker before Retry",
     ),
     "a file as checkpointer": (lambda: agent(checkpointer="agent.db"), "'agent.db'", "'sqlite:///agent.db'"),
-    "no thread": (lambda: stored().invoke(HELLO), "thread_id", "config={'configurable': {'thread_id': '1'}}"),
-    "a thread as config": (lambda: stored().invoke(HELLO, "1"), "got '1'", "{'configurable': {'thread_id': '1'}}"),
+    "no thread": (lambda: agent_with_saver().invoke(HELLO), "thread_id", "config={'configurable': {'thread_id': '1'}}"),
+    "a thread as config": (
+        lambda: agent_with_saver().invoke(HELLO, "1"),
+        "got '1'",
+        "{'configurable': {'thread_id': '1'}}",
+    ),
     "a thread as option": (
-        lambda: stored().invoke(HELLO, thread_id="1"),
+        lambda: agent_with_saver().invoke(HELLO, thread_id="1"),
         "'thread_id'",
         "config={'configurable': {'thread_id': ...}}",
     ),
@@ -140,7 +144,7 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "checkpointer='sqlite:///agent.db'",
     ),
     "an answer without a question": (
-        lambda: stored().invoke(Command(resume="yes"), THREAD),
+        lambda: agent_with_saver().invoke(Command(resume="yes"), THREAD),
         "'yes'",
         "No question is open",
     ),
@@ -196,12 +200,12 @@ def test_the_error_of_a_mistake_names_its_value_and_the_remedy(mistake: str) -> 
         try:
             program()
         except Exception as error:
-            said = "".join(traceback.format_exception_only(error))
+            text = "".join(traceback.format_exception_only(error))
         else:
-            said = "\n".join(str(warning.message) for warning in caught)
+            text = "\n".join(str(warning.message) for warning in caught)
 
-    assert value in said
-    assert remedy in said
+    assert value in text
+    assert remedy in text
 
 
 @pytest.mark.parametrize(
@@ -213,9 +217,9 @@ def test_the_error_of_a_mistake_names_its_value_and_the_remedy(mistake: str) -> 
 )
 def test_a_model_reads_its_own_mistakes(mistake: Any, words: list[str]) -> None:
     """They are messages and no errors: the model corrects them in its next reply."""
-    said = call(**mistake)
+    text = call(**mistake)
 
-    assert [word for word in words if word not in said] == []
+    assert [word for word in words if word not in text] == []
 
 
 def test_invoke_works_in_a_running_event_loop() -> None:

@@ -32,8 +32,8 @@ def code_spans(page: Any) -> list[str]:
 def options_by_command() -> dict[str, set[str]]:
     """Return the options of each command of the command line."""
     group = command_line()
-    own = {option for parameter in group.params for option in parameter.opts}
-    return {"": own | {"--help"}} | {
+    root_options = {option for parameter in group.params for option in parameter.opts}
+    return {"": root_options | {"--help"}} | {
         name: {option for parameter in command.params for option in (*parameter.opts, *parameter.secondary_opts)}
         | {"--help"}
         for name, command in group.commands.items()

@@ -57,13 +57,13 @@ def files_with(sign: str, folder: Path) -> list[str]:
 
 
 def test_each_question_is_answered_in_one_file() -> None:
-    found = {
+    files_by_question = {
         question: files_with(sign, folder)
         for folder, answers in ((SOURCE, ANSWERS_IN_SOURCE), (ACTORS, ANSWERS_IN_ACTORS))
         for question, sign in answers.items()
     }
 
-    assert {question: files for question, files in found.items() if len(files) != 1} == {}
+    assert {question: files for question, files in files_by_question.items() if len(files) != 1} == {}
 
 
 def test_the_actors_leave_these_answers_to_others() -> None:
@@ -78,29 +78,31 @@ def test_litter_is_looked_for_in_one_place() -> None:
 
 
 def functions_of(text: str) -> list[ast.FunctionDef]:
-    return [one for one in ast.parse(text).body if isinstance(one, ast.FunctionDef)]
+    return [function for function in ast.parse(text).body if isinstance(function, ast.FunctionDef)]
 
 
 def shape_of(function: ast.FunctionDef) -> str:
     """Return the code of a function without docstring and annotations, for comparison."""
     body = function.body[1:] if ast.get_docstring(function) else function.body
-    arguments = ast.unparse(ast.arguments([], [ast.arg(one.arg) for one in function.args.args], None, [], [], None, []))
+    arguments = ast.unparse(
+        ast.arguments([], [ast.arg(argument.arg) for argument in function.args.args], None, [], [], None, [])
+    )
     return "\n".join([function.name, arguments, *map(ast.unparse, body)])
 
 
 def test_what_many_tests_need_is_written_once() -> None:
     """Helpers belong to `tests/helpers.py` or `tests/conftest.py`, because copies drift apart."""
     homes = [TESTS / "helpers.py", TESTS / "conftest.py"]
-    kept = [one for home in homes for one in functions_of(home.read_text())]
-    shapes = {shape_of(one) for one in kept}
-    defined = re.compile(rf"^def ({'|'.join(one.name for one in kept)})\(", re.MULTILINE)
+    shared_functions = [function for home in homes for function in functions_of(home.read_text())]
+    shapes = {shape_of(function) for function in shared_functions}
+    defined = re.compile(rf"^def ({'|'.join(function.name for function in shared_functions)})\(", re.MULTILINE)
 
     copies = {
-        f"{path.relative_to(TESTS)}: {one.name}"
+        f"{path.relative_to(TESTS)}: {function.name}"
         for path in TESTS.rglob("*.py")
         if path not in homes and defined.search(text := path.read_text())
-        for one in functions_of(text)
-        if shape_of(one) in shapes
+        for function in functions_of(text)
+        if shape_of(function) in shapes
     }
 
     assert copies == set()

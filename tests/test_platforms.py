@@ -160,7 +160,7 @@ def test_a_database_and_a_server_of_mcp_work_without_the_names_of_posix(name: st
         "def add(a: int, b: int) -> int:\n    'Add.'\n    return a + b\n"
         "server.run()\n"
     )
-    told = in_a_new_python(
+    output = in_a_new_python(
         ON_WINDOWS
         + f"""
 from callboard import create_react_agent
@@ -182,14 +182,14 @@ anyio.run(main, backend={name!r})
 """
     )
 
-    assert "42" in told
-    assert "Done." in told
+    assert "42" in output
+    assert "Done." in output
 
 
 @pytest.mark.exhaustive
 def test_a_tool_in_a_worker_process_says_that_it_needs_posix() -> None:
     """The error of a missing module, such as fcntl, would not tell a user that WSL helps."""
-    told = in_a_new_python(
+    output = in_a_new_python(
         ON_WINDOWS
         + """
 for name, cls in (("process", "Processes"), ("python", "python_tool")):
@@ -200,13 +200,13 @@ for name, cls in (("process", "Processes"), ("python", "python_tool")):
 """
     )
 
-    assert len(re.findall("needs a POSIX system, and this is win32: .* within WSL", told)) == 2
+    assert len(re.findall("needs a POSIX system, and this is win32: .* within WSL", output)) == 2
 
 
 @pytest.mark.exhaustive
 def test_a_command_runs_without_the_names_of_posix() -> None:
     """A traceback in a terminal looks like a defect."""
-    told = in_a_new_python(
+    output = in_a_new_python(
         ON_WINDOWS
         + """
 from callboard._cli import main
@@ -218,8 +218,8 @@ except SystemExit as end:
 """
     )
 
-    assert "tasks left over: 0" in told
-    assert "Traceback" not in told
+    assert "tasks left over: 0" in output
+    assert "Traceback" not in output
 
 
 @pytest.mark.exhaustive

@@ -55,17 +55,17 @@ def sections() -> Iterator[str]:
 @cache
 def entries() -> dict[str, str]:
     """Return the text of the sections in which each name has an entry: a heading, a row, or an item of a list."""
-    found: dict[str, str] = {}
+    texts: dict[str, str] = {}
     for section in sections():
         for entry in re.findall(r"^(?:##+ |\| |- )(`[^|\n]*?)(?: \||$)", section, re.MULTILINE):
             for name in re.findall(r"`(?:await )?(\w+)", entry):
-                found[name] = found.get(name, "") + section
-    return found
+                texts[name] = texts.get(name, "") + section
+    return texts
 
 
-def written_signatures(name: str, text: str) -> list[list[str]]:
+def signatures_in(name: str, text: str) -> list[list[str]]:
     """Return the parameters of each `name(...)` in a text."""
-    found: list[list[str]] = []
+    signatures: list[list[str]] = []
     for match in re.finditer(rf"\b{name}\(", text):
         end, depth = match.end(), 1
         while depth and end < len(text):
@@ -76,10 +76,10 @@ def written_signatures(name: str, text: str) -> list[list[str]]:
         except SyntaxError:  # a call, not a signature
             continue
         assert isinstance(tree, ast.FunctionDef)
-        given = tree.args
-        names = [*given.posonlyargs, *given.args, given.vararg, *given.kwonlyargs, given.kwarg]
-        found.append([argument.arg for argument in names if argument])
-    return found
+        arguments = tree.args
+        names = [*arguments.posonlyargs, *arguments.args, arguments.vararg, *arguments.kwonlyargs, arguments.kwarg]
+        signatures.append([argument.arg for argument in names if argument])
+    return signatures
 
 
 def test_each_public_name_has_an_entry_in_the_reference() -> None:
@@ -98,8 +98,8 @@ def test_each_callable_is_listed_with_its_parameters() -> None:
         if name == "handler":  # a decorator: the function before the options is not written
             expected = (expected or [])[1:]
         if name == "create_react_agent":
-            expected = [one for one in expected or [] if one != "deprecated_kwargs"]
-        if expected is not None and expected not in written_signatures(name, entries().get(name, "")):
+            expected = [parameter for parameter in expected or [] if parameter != "deprecated_kwargs"]
+        if expected is not None and expected not in signatures_in(name, entries().get(name, "")):
             wrong.append(f"{name}{tuple(expected)}")
 
     assert wrong == []
@@ -129,7 +129,9 @@ def test_each_parameter_is_explained_in_the_reference() -> None:
         prose = re.sub(r"^```text\n.*?^```$", "", entries()[name], flags=re.MULTILINE | re.DOTALL)
         expected = (parameters(name, public.value) or [])[name == "handler" :]  # without the decorated function
         wrong += [
-            f"{name}({one})" for one in expected if one != "deprecated_kwargs" and not re.search(rf"\b{one}\b", prose)
+            f"{name}({parameter})"
+            for parameter in expected
+            if parameter != "deprecated_kwargs" and not re.search(rf"\b{parameter}\b", prose)
         ]
 
     assert wrong == []
@@ -153,7 +155,7 @@ def test_each_error_of_a_docstring_is_in_the_reference() -> None:
 
 def test_the_reference_of_callboard_actors_is_up_to_date() -> None:
     """The page is generated, so nobody edits it by hand."""
-    assert actors_reference.PAGE.read_text() == actors_reference.rendered(), "run `python -m tests.actors_reference`"
+    assert actors_reference.PAGE.read_text() == actors_reference.render_page(), "run `python -m tests.actors_reference`"
 
 
 # (b) Docstrings
@@ -179,7 +181,9 @@ def test_each_docstring_starts_with_a_line_that_sums_it_up() -> None:
     lines = {name: inspect.cleandoc(text or "").split("\n") for name, text in texts.items()}
 
     assert [
-        name for name, (first, *rest) in lines.items() if not first.endswith((".", ":")) or (rest and rest[0])
+        name
+        for name, (first, *later_lines) in lines.items()
+        if not first.endswith((".", ":")) or (later_lines and later_lines[0])
     ] == []
 
 
@@ -191,34 +195,38 @@ def test_each_parameter_is_described_in_the_docstring() -> None:
         described = arguments_in(value.__doc__ or "").keys()
         if dataclasses.is_dataclass(value) and isinstance(value, type):
             described |= field_docs(value).keys()
-        wrong += [f"{name}({one})" for one in parameters(name, value) or [] if one not in described]
+        wrong += [f"{name}({parameter})" for parameter in parameters(name, value) or [] if parameter not in described]
 
     assert wrong == []
 
 
 def test_each_error_that_a_name_raises_by_itself_is_in_its_docstring() -> None:
     """A caller must know which errors to expect."""
-    found = {name: public.value for name, public in ours().items() if parameters(name, public.value)}
+    callables = {name: public.value for name, public in ours().items() if parameters(name, public.value)}
 
-    assert [name for name, value in found.items() if raises_deliberately(value) and "Raises" not in value.__doc__] == []
+    assert [
+        name for name, value in callables.items() if raises_deliberately(value) and "Raises" not in value.__doc__
+    ] == []
 
 
 # (c) Examples
 
 
 @cache
-def shown() -> set[str]:
+def names_in_examples() -> set[str]:
     """Return the names that a page or an example imports from callboard and uses."""
-    found: set[str] = set()
+    names_in_code: set[str] = set()
     for text in (*map(program, WITH_CODE), *(path.read_text() for path in EXAMPLES)):
         nodes = list(ast.walk(ast.parse(text)))
         imports = [
             node for node in nodes if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("callboard")
         ]
         used = {node.id for node in nodes if isinstance(node, ast.Name)}
-        found |= {alias.name for node in imports for alias in node.names if (alias.asname or alias.name) in used}
-        found |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_module(node.value)}
-    return found
+        names_in_code |= {
+            alias.name for node in imports for alias in node.names if (alias.asname or alias.name) in used
+        }
+        names_in_code |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and _is_module(node.value)}
+    return names_in_code
 
 
 def _is_module(node: ast.expr) -> bool:
@@ -230,4 +238,4 @@ def _is_module(node: ast.expr) -> bool:
 
 def test_each_public_name_is_in_an_example_that_runs() -> None:
     """A reader copies an example; the test of its page runs it."""
-    assert {public.name for public in public_names()} - shown() == set()
+    assert {public.name for public in public_names()} - names_in_examples() == set()

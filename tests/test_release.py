@@ -70,10 +70,10 @@ class Built:
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build everything once. Without options, uv builds each wheel from the source distribution."""
-    found = tmp_path_factory.mktemp("dist")
-    for options in (["--out-dir", str(found)], ["--wheel", "--out-dir", str(found / "direct")]):
+    dist = tmp_path_factory.mktemp("dist")
+    for options in (["--out-dir", str(dist)], ["--wheel", "--out-dir", str(dist / "direct")]):
         subprocess.run([str(UV), "build", "--quiet", "--all-packages", *options], cwd=ROOT, timeout=100, check=True)
-    return found
+    return dist
 
 
 @pytest.fixture(params=FOLDERS)
@@ -84,8 +84,8 @@ def built(request: pytest.FixtureRequest, folder: Path) -> Built:
 def sources(package: str) -> set[str]:
     """Return the files of a package in the repository, as a wheel names them."""
     source = FOLDERS[package] / "src"
-    found = (path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
-    return {path.relative_to(source).as_posix() for path in found}
+    files = (path for path in source.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return {path.relative_to(source).as_posix() for path in files}
 
 
 class TestBuilt:
@@ -116,16 +116,16 @@ class TestBuilt:
     def test_the_metadata_is_complete(self, built: Built) -> None:
         """Indexes show and search these fields; one of them refuses a version of metadata that it does not know."""
         declared = settings(built.package)
-        known = built.metadata
+        metadata = built.metadata
 
-        assert known["Metadata-Version"] == "2.4"
-        assert (known["Name"], known["Version"]) == (declared["name"], declared["version"])
-        assert (known["License-Expression"], known["License-File"]) == ("MIT", "LICENSE")
-        assert known["Requires-Python"] == ">=3.11"
-        assert known["Summary"]
-        assert set(known["Keywords"].split(",")) == set(declared["keywords"])
-        assert set(known.get_all("Classifier", [])) == set(declared["classifiers"])
-        assert set(known.get_all("Provides-Extra", [])) == set(declared["optional-dependencies"])
+        assert metadata["Metadata-Version"] == "2.4"
+        assert (metadata["Name"], metadata["Version"]) == (declared["name"], declared["version"])
+        assert (metadata["License-Expression"], metadata["License-File"]) == ("MIT", "LICENSE")
+        assert metadata["Requires-Python"] == ">=3.11"
+        assert metadata["Summary"]
+        assert set(metadata["Keywords"].split(",")) == set(declared["keywords"])
+        assert set(metadata.get_all("Classifier", [])) == set(declared["classifiers"])
+        assert set(metadata.get_all("Provides-Extra", [])) == set(declared["optional-dependencies"])
 
     def test_the_readme_is_the_description_and_renders(self, built: Built) -> None:
         """An index keeps few elements of HTML, and shows a readme without its content type as plain text."""
@@ -147,18 +147,23 @@ KEPT = re.compile(r"<!--.*?-->|</?(picture|source|img|br)\b[^<>]*>", re.DOTALL)
 
 def test_both_distributions_have_one_version() -> None:
     """`callboard-actors` works with the callboard of its own version, and says so."""
-    ours, theirs = (settings(package) for package in FOLDERS)
+    callboard_settings, actors_settings = (settings(package) for package in FOLDERS)
 
-    assert ours["version"] == theirs["version"]
-    assert f"callboard=={ours['version']}" in theirs["dependencies"]
+    assert callboard_settings["version"] == actors_settings["version"]
+    assert f"callboard=={callboard_settings['version']}" in actors_settings["dependencies"]
 
 
 def test_both_distributions_say_what_they_support() -> None:
     """The classifiers describe the project; the ones about its readers and its Python are the same for both."""
-    ours, theirs = (set(settings(package)["classifiers"]) for package in FOLDERS)
+    callboard_classifiers, actors_classifiers = (set(settings(package)["classifiers"]) for package in FOLDERS)
 
-    assert ours - {"Framework :: Pytest"} == theirs  # the plugin is callboard's
-    assert {"Framework :: AnyIO", "Framework :: AsyncIO", "Framework :: Trio", "Typing :: Typed"} <= ours
+    assert callboard_classifiers - {"Framework :: Pytest"} == actors_classifiers  # the plugin is callboard's
+    assert {
+        "Framework :: AnyIO",
+        "Framework :: AsyncIO",
+        "Framework :: Trio",
+        "Typing :: Typed",
+    } <= callboard_classifiers
 
 
 def test_the_changelog_has_notes_for_the_version() -> None:
@@ -186,15 +191,17 @@ def test_the_page_about_installing_has_every_extra_and_python() -> None:
     """The tables of the page are those of `pyproject.toml`, and its versions of Python are the tested ones."""
     page = (ROOT / "docs" / "how-to" / "install.md").read_text()
     listed = re.findall(r"^## Extras of `([\w-]+)`\n(.*?)(?=^## )", page, re.MULTILINE | re.DOTALL)
-    found = {name: re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) for name, table in listed}
+    extras_on_page = {name: re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE) for name, table in listed}
     pythons = re.findall(r"Python :: (3\.\d+)", " ".join(settings("callboard")["classifiers"]))
 
-    assert found == {settings(one)["name"]: sorted(settings(one)["optional-dependencies"]) for one in FOLDERS}
+    assert extras_on_page == {
+        settings(package)["name"]: sorted(settings(package)["optional-dependencies"]) for package in FOLDERS
+    }
     assert f"Its tests run on Python {', '.join(pythons[:-1])} and {pythons[-1]}" in page
 
 
 @pytest.mark.parametrize(
-    "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda one: one.stem
+    "path", sorted((ROOT / ".github" / "ISSUE_TEMPLATE").glob("[!c]*.yml")), ids=lambda file: file.stem
 )
 def test_a_form_for_issues_is_complete(path: Path) -> None:
     """The host shows a broken form as none at all, and says so nowhere that a test would see."""

@@ -51,8 +51,8 @@ def rows() -> dict[str, list[str]]:
 
 def notes() -> dict[str, list[str]]:
     """Return the tests that each note names."""
-    found = re.findall(r"^\[\^([\w-]+)\]: (.+)$", PAGE, re.MULTILINE)
-    return {name: re.findall(r"`([^`]+)`", text) for name, text in found}
+    footnotes = re.findall(r"^\[\^([\w-]+)\]: (.+)$", PAGE, re.MULTILINE)
+    return {name: re.findall(r"`([^`]+)`", text) for name, text in footnotes}
 
 
 MODULES = (
@@ -73,8 +73,10 @@ def defaults_on_the_page() -> list[ast.Call]:
     """Return the calls in the columns "default", such as `ToolNode(timeout=None)`."""
     section = PAGE.partition("## Defaults\n")[2].partition("\n## ")[0]
     cells = [line.split(" | ")[1] for line in section.splitlines() if line.startswith("| ")]
-    found = [ast.parse(code, mode="eval").body for cell in cells for code in re.findall(r"`(\w+\([^`]*\))`", cell)]
-    return [one for one in found if isinstance(one, ast.Call)]
+    expressions = [
+        ast.parse(code, mode="eval").body for cell in cells for code in re.findall(r"`(\w+\([^`]*\))`", cell)
+    ]
+    return [expression for expression in expressions if isinstance(expression, ast.Call)]
 
 
 def parameters_of(kind: Any) -> dict[str, inspect.Parameter]:
@@ -107,10 +109,10 @@ def test_the_table_is_about_everybody_and_has_no_empty_cell() -> None:
 
 def test_each_cell_has_tests() -> None:
     """A promise needs a test, and a note without a cell is obsolete."""
-    named = [re.findall(r"\[\^([\w-]+)\]", cell) for cells in rows().values() for cell in cells]
+    notes_of_cells = [re.findall(r"\[\^([\w-]+)\]", cell) for cells in rows().values() for cell in cells]
 
-    assert [len(names) for names in named] == [1] * len(PARTIES) * 4
-    assert sorted(name for names in named for name in names) == sorted(notes())
+    assert [len(names) for names in notes_of_cells] == [1] * len(PARTIES) * 4
+    assert sorted(name for names in notes_of_cells for name in names) == sorted(notes())
     assert all(notes().values())
 
 
@@ -138,10 +140,10 @@ def test_the_tests_of_every_cell_are_there() -> None:
 def test_the_defaults_on_the_page_are_those_of_the_code() -> None:
     """A default that has changed in the code would leave a boundary open that the page calls closed."""
     wrong = []
-    for one in defaults_on_the_page():
-        name = ast.unparse(one.func)
+    for call in defaults_on_the_page():
+        name = ast.unparse(call.func)
         [kind] = {getattr(module, name) for module in MODULES if hasattr(module, name)}
-        for keyword in one.keywords:
+        for keyword in call.keywords:
             default = parameters_of(kind)[str(keyword.arg)].default
             if default != ast.literal_eval(keyword.value):
                 wrong.append(f"{name}({keyword.arg}={default!r})")

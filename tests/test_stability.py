@@ -12,12 +12,12 @@ PAGE = REFERENCE / "stability.md"
 
 def marks() -> list[tuple[str, str, str]]:
     """Return module, name and mark of each entry of the page."""
-    found: list[tuple[str, str, str]] = []
+    marked_names: list[tuple[str, str, str]] = []
     for section in re.split(r"^## ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
         module = section.partition("\n")[0].strip("`")
         for mark, names in re.findall(r"^(Stable|Provisional): (.*)\.$", section, re.MULTILINE):
-            found += [(module, name, mark) for name in re.findall(r"`(\w+)`", names)]
-    return found
+            marked_names += [(module, name, mark) for name in re.findall(r"`(\w+)`", names)]
+    return marked_names
 
 
 def test_each_public_name_has_one_mark() -> None:

@@ -26,7 +26,7 @@ async def look_up(query: str) -> str:
     return query
 
 
-def _way(work: Callable[[], Awaitable[object]]) -> list[tuple[str, str]]:
+def _way(action: Callable[[], Awaitable[object]]) -> list[tuple[str, str]]:
     """Return the functions of callboard that run, one after the other, as pairs of file and qualified name."""
     steps: list[tuple[str, str]] = []
 
@@ -39,10 +39,10 @@ def _way(work: Callable[[], Awaitable[object]]) -> list[tuple[str, str]]:
                 steps.append((path.relative_to(_SOURCE).as_posix(), code.co_qualname))
 
     async def main() -> None:
-        await work()  # what is built once, at the first call, is not part of the way
+        await action()  # what is built once, at the first call, is not part of the way
         sys.setprofile(profile)
         try:
-            await work()
+            await action()
         finally:
             sys.setprofile(None)
 

@@ -59,8 +59,8 @@ class Counter(Actor):
     def __init__(self, world: "KeyedWorld") -> None:
         self.world = world
 
-    def _note(self, what: str, who: int = -1, value: object = None) -> None:
-        self.world.diary.write(what, who, self.key, value)
+    def _note(self, event: str, ask_id: int = -1, value: object = None) -> None:
+        self.world.diary.write(event, ask_id, self.key, value)
 
     async def start(self) -> None:
         self.count = 0
@@ -87,49 +87,49 @@ class Counter(Actor):
     async def restore(self, snapshot: int) -> None:
         self.count = snapshot
 
-    async def _do(self, who: int, ask: Ask) -> int:
-        self._note("begins", who, self.count)
+    async def _do(self, ask_id: int, ask: Ask) -> int:
+        self._note("begins", ask_id, self.count)
         try:
             await anyio.sleep(ask.seconds)
         except BaseException:
             with cleanup():
                 await anyio.sleep(ask.cleanup)
-            self._note("ends", who)
+            self._note("ends", ask_id)
             raise
         if ask.result == "value" and ask.name != "look":
             self.count += 1
-            self._note("counts", who, self.count)
-        self._note("ends", who)
+            self._note("counts", ask_id, self.count)
+        self._note("ends", ask_id)
         if ask.result == "error":
-            raise ValueError(who)
+            raise ValueError(ask_id)
         if ask.result == "fatal":
             self._note("breaks")
-            raise FatalError(who)
+            raise FatalError(ask_id)
         return self.count
 
     @handler
-    async def up(self, who: int, ask: Ask) -> int:
-        return await self._do(who, ask)
+    async def up(self, ask_id: int, ask: Ask) -> int:
+        return await self._do(ask_id, ask)
 
     @handler(group="adds")
-    async def add(self, who: int, ask: Ask) -> int:
-        return await self._do(who, ask)
+    async def add(self, ask_id: int, ask: Ask) -> int:
+        return await self._do(ask_id, ask)
 
     @handler(group="control")
-    async def look(self, who: int, ask: Ask) -> int:
-        return await self._do(who, ask)
+    async def look(self, ask_id: int, ask: Ask) -> int:
+        return await self._do(ask_id, ask)
 
     @handler(deferred=True)
-    async def later(self, reply: Reply[int], who: int, ask: Ask) -> None:
-        self._note("begins", who, self.count)
+    async def later(self, reply: Reply[int], ask_id: int, ask: Ask) -> None:
+        self._note("begins", ask_id, self.count)
         if ask.result == "value":
             self.count += 1
-            self._note("counts", who, self.count)
-        self._note("ends", who)
+            self._note("counts", ask_id, self.count)
+        self._note("ends", ask_id)
         if ask.result == "fatal":
             self._note("breaks")
-            raise FatalError(who)
-        self.world.group.start_soon(self.world.send, reply, who, ask, self.count)
+            raise FatalError(ask_id)
+        self.world.group.start_soon(self.world.send, reply, ask_id, ask, self.count)
 
 
 class Store:
@@ -138,7 +138,7 @@ class Store:
     def __init__(self, world: "KeyedWorld") -> None:
         self._world = world
         self._turns = 0
-        self.kept: dict[Hashable, object] = {}
+        self.snapshots: dict[Hashable, object] = {}
 
     async def _take(self) -> bool:
         turns = self._world.plan.store
@@ -148,12 +148,12 @@ class Store:
         return succeeds
 
     async def load(self, actor: str, key: Hashable) -> object:
-        found = self.kept.get(key)
+        snapshot = self.snapshots.get(key)
         if not await self._take():
             self._world.diary.write("does not load", key=key)
             raise OSError("no such disk")
-        self._world.diary.write("loads", key=key, value=found)
-        return found
+        self._world.diary.write("loads", key=key, value=snapshot)
+        return snapshot
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         self._world.diary.write("is saving", key=key)
@@ -162,7 +162,7 @@ class Store:
             succeeds = await self._take()
         finally:
             if succeeds:
-                self.kept[key] = snapshot
+                self.snapshots[key] = snapshot
             self._world.diary.write("saves" if succeeds else "does not save", key=key, value=snapshot)
         if not succeeds:
             raise OSError("disk full")
@@ -190,17 +190,17 @@ class KeyedWorld(Player):
         )
         async with anyio.create_task_group() as self.group:
             async with keyed(terms) as counters:
-                for who, step in enumerate(plan.steps):
-                    self.group.start_soon(self._step, who, step, counters)
+                for ask_id, step in enumerate(plan.steps):
+                    self.group.start_soon(self._step, ask_id, step, counters)
                 await anyio.sleep(plan.until)
                 alive = counters.statistics().alive
                 diary.write("closes", value=alive)
             diary.write("over")
         if sniffio.current_async_library() == "trio":
             await anyio.lowlevel.checkpoint()
-        return [*self.wrong_ends(), *self.left()]
+        return [*self.wrong_ends(), *self.list_left_tasks()]
 
-    async def _step(self, who: int, step: Ask | Kill, counters: Keyed[Counter]) -> None:
+    async def _step(self, ask_id: int, step: Ask | Kill, counters: Keyed[Counter]) -> None:
         await anyio.sleep(step.at)
         if isinstance(step, Kill):
             resident = counters._keyed_actors._alive.get(step.key)
@@ -208,13 +208,13 @@ class KeyedWorld(Player):
                 self.diary.write("killed", key=step.key)
                 resident.unit.kill("the plan says so")
             return
-        await self.ask(counters[step.key], who, step)
+        await self.ask(counters[step.key], ask_id, step)
 
-    def may_be_gone(self, who: int, ask: Ask) -> bool:
+    def may_be_gone(self, ask_id: int, ask: Ask) -> bool:
         """Return whether the block was closing, or the actor had not started or had ended too often."""
-        before = self.diary.lines[: self.diary.place("answered", who)]
-        failed = sum(line.key == ask.key and line.what in ("does not load", "stops", "killed") for line in before)
-        return failed > 0 or any(line.what == "closes" for line in before)
+        before = self.diary.lines[: self.diary.position_of("answered", ask_id)]
+        failed = sum(line.key == ask.key and line.event in ("does not load", "stops", "killed") for line in before)
+        return failed > 0 or any(line.event == "closes" for line in before)
 
-    def is_result(self, who: int, ask: Ask, found: object) -> bool:
-        return isinstance(found, int) and (ask.name == "look" or who in self.diary.all_of("counts"))
+    def is_result(self, ask_id: int, ask: Ask, outcome: object) -> bool:
+        return isinstance(outcome, int) and (ask.name == "look" or ask_id in self.diary.all_of("counts"))

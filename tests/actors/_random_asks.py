@@ -42,10 +42,10 @@ def steps(
     names: Sequence[str], patience: st.SearchStrategy[int | None], *, keys: Sequence[str] = ("",), until: int, most: int
 ) -> st.SearchStrategy[list[Ask | Kill]]:
     """Return a strategy for the steps of a plan, with one kill for three asks."""
-    key, at = st.sampled_from(keys), st.integers(0, until)
+    key, instants = st.sampled_from(keys), st.integers(0, until)
     asks = st.builds(
         Ask,
-        at=at,
+        at=instants,
         key=key,
         name=st.sampled_from(names),
         seconds=st.integers(0, 3),
@@ -53,7 +53,7 @@ def steps(
         patience=patience,
         cleanup=st.integers(0, 1),
     )
-    return st.lists(asks | asks | asks | st.builds(Kill, at=at, key=key), min_size=1, max_size=most)
+    return st.lists(asks | asks | asks | st.builds(Kill, at=instants, key=key), min_size=1, max_size=most)
 
 
 class FatalError(Exception):
@@ -65,8 +65,8 @@ class Line:
     """Entry of the diary."""
 
     at: float
-    what: str
-    who: int = -1
+    event: str
+    ask_id: int = -1
     key: Hashable = None
     value: object = None
 
@@ -78,14 +78,14 @@ class Diary:
     lines: list[Line] = field(default_factory=list)
     began_at: float = 0.0
 
-    def write(self, what: str, who: int = -1, key: Hashable = None, value: object = None) -> None:
-        self.lines.append(Line(round(anyio.current_time() - self.began_at, 6), what, who, key, value))
+    def write(self, event: str, ask_id: int = -1, key: Hashable = None, value: object = None) -> None:
+        self.lines.append(Line(round(anyio.current_time() - self.began_at, 6), event, ask_id, key, value))
 
-    def all_of(self, what: str) -> list[int]:
-        return [line.who for line in self.lines if line.what == what]
+    def all_of(self, event: str) -> list[int]:
+        return [line.ask_id for line in self.lines if line.event == event]
 
-    def place(self, what: str, who: int) -> int:
-        return next(number for number, line in enumerate(self.lines) if (line.what, line.who) == (what, who))
+    def position_of(self, event: str, ask_id: int) -> int:
+        return next(number for number, line in enumerate(self.lines) if (line.event, line.ask_id) == (event, ask_id))
 
 
 class Player:
@@ -99,63 +99,65 @@ class Player:
         self.came_to: dict[int, object] = {}
         self._before = live_tasks()
 
-    def left(self) -> list[str]:
+    def list_left_tasks(self) -> list[str]:
         """Return the tasks that have begun since the player was made, and have not ended."""
         return [f"a task is left: {task}" for task in live_tasks() - self._before]
 
-    async def ask(self, actor: Any, who: int, ask: Ask) -> None:
-        self.diary.write("asked", who, ask.key)
+    async def ask(self, actor: Any, ask_id: int, ask: Ask) -> None:
+        self.diary.write("asked", ask_id, ask.key)
         with anyio.move_on_after(float("inf") if ask.patience is None else ask.patience) as scope:
             try:
-                self.came_to[who] = await getattr(actor, ask.name)(who, ask)
+                self.came_to[ask_id] = await getattr(actor, ask.name)(ask_id, ask)
             except Exception as error:
-                self.came_to[who] = error
+                self.came_to[ask_id] = error
         if scope.cancelled_caught:
-            assert who not in self.came_to
-            self.came_to[who] = "cancelled"
-        self.diary.write("answered", who, ask.key)
+            assert ask_id not in self.came_to
+            self.came_to[ask_id] = "cancelled"
+        self.diary.write("answered", ask_id, ask.key)
 
-    async def send(self, reply: Reply[int], who: int, ask: Ask, value: int) -> None:
+    async def send(self, reply: Reply[int], ask_id: int, ask: Ask, value: int) -> None:
         await anyio.sleep(ask.seconds)
         if ask.result == "error":
-            reply.fail(ValueError(who))
+            reply.fail(ValueError(ask_id))
         else:
-            self.diary.write("replies", who)
+            self.diary.write("replies", ask_id)
             reply.send(value)
 
     def wrong_ends(self) -> list[str]:
         """Check that each ask ends once, after its handler, and that none is handled twice."""
         begun, ended = self.diary.all_of("begins"), self.diary.all_of("ends")
-        wrong = [f"{who} began twice" for who in set(begun) if begun.count(who) > 1]
-        for who, ask in enumerate(self.steps):
+        wrong = [f"{ask_id} began twice" for ask_id in set(begun) if begun.count(ask_id) > 1]
+        for ask_id, ask in enumerate(self.steps):
             if isinstance(ask, Kill):
                 continue
-            if who not in self.came_to:
-                wrong.append(f"{who} was lost")
-            elif who in begun and who not in ended:
-                wrong.append(f"the handler of {who} did not end")
-            elif who in begun and self.diary.place("ends", who) > self.diary.place("answered", who):
-                wrong.append(f"{who} was answered before its handler had ended")
-            elif (complaint := self.complaint(who, ask, self.came_to[who], begun=who in begun)) is not None:
-                wrong.append(f"{who} {complaint}: {self.came_to[who]!r}")
+            if ask_id not in self.came_to:
+                wrong.append(f"{ask_id} was lost")
+            elif ask_id in begun and ask_id not in ended:
+                wrong.append(f"the handler of {ask_id} did not end")
+            elif ask_id in begun and self.diary.position_of("ends", ask_id) > self.diary.position_of(
+                "answered", ask_id
+            ):
+                wrong.append(f"{ask_id} was answered before its handler had ended")
+            elif (complaint := self.complaint(ask_id, ask, self.came_to[ask_id], begun=ask_id in begun)) is not None:
+                wrong.append(f"{ask_id} {complaint}: {self.came_to[ask_id]!r}")
         return wrong
 
-    def complaint(self, who: int, ask: Ask, found: object, *, begun: bool) -> str | None:
+    def complaint(self, ask_id: int, ask: Ask, outcome: object, *, begun: bool) -> str | None:
         """Return what is wrong with the end of an ask."""
-        if isinstance(found, ActorDiedError):
+        if isinstance(outcome, ActorDiedError):
             return None if begun else "had not begun"
-        if isinstance(found, ActorGoneError):
-            return "had begun" if begun else None if self.may_be_gone(who, ask) else "was refused too early"
-        if isinstance(found, ValueError):
-            return None if begun and ask.result == "error" and found.args == (who,) else "was another's error"
-        if found == "cancelled":
+        if isinstance(outcome, ActorGoneError):
+            return "had begun" if begun else None if self.may_be_gone(ask_id, ask) else "was refused too early"
+        if isinstance(outcome, ValueError):
+            return None if begun and ask.result == "error" and outcome.args == (ask_id,) else "was another's error"
+        if outcome == "cancelled":
             return None if ask.patience is not None else "was cancelled by nobody"
-        return None if begun and self.is_result(who, ask, found) else "was not the result"
+        return None if begun and self.is_result(ask_id, ask, outcome) else "was not the result"
 
-    def may_be_gone(self, who: int, ask: Ask) -> bool:
+    def may_be_gone(self, ask_id: int, ask: Ask) -> bool:
         """Return whether the actor may have been gone for good when the ask was answered."""
         raise NotImplementedError
 
-    def is_result(self, who: int, ask: Ask, found: object) -> bool:
+    def is_result(self, ask_id: int, ask: Ask, outcome: object) -> bool:
         """Return whether the ask has succeeded, and with this result."""
         raise NotImplementedError

@@ -62,7 +62,8 @@ class _Branch(_Child):
         super().__init__(model, above)
         self.plan = plan
         self.children: list[_Leaf | _Branch] = [
-            _Leaf(model, self, one) if isinstance(one, Leaf) else _Branch(model, self, one) for one in plan.children
+            _Leaf(model, self, child) if isinstance(child, Leaf) else _Branch(model, self, child)
+            for child in plan.children
         ]
         self._begin_anew()
 
@@ -77,29 +78,29 @@ class _Branch(_Child):
 
     def start(self) -> Outcome:
         self._begin_anew()
-        for number, one in enumerate(self.children):
-            if (outcome := one.start()) != "starts":
-                for other in reversed(self.children[:number]):
-                    other.stop()
+        for number, child in enumerate(self.children):
+            if (outcome := child.start()) != "starts":
+                for started_child in reversed(self.children[:number]):
+                    started_child.stop()
                 return outcome
         self.alive = True
         return "starts"
 
     def stop(self) -> None:
         self.alive = False
-        for one in reversed(self.children):
-            one.stop()
+        for child in reversed(self.children):
+            child.stop()
 
-    def hear(self, one: "_Leaf | _Branch", cause: Cause = None, *, is_refused: bool = False) -> None:
+    def hear(self, child: "_Leaf | _Branch", cause: Cause = None, *, is_refused: bool = False) -> None:
         """Handle the end of a child that ended by itself."""
-        self.unheard.append((one, cause, is_refused))
+        self.unheard.append((child, cause, is_refused))
         self._go_on()
 
     def _go_on(self) -> None:
         while self.unheard and self.together is None and self.alive:
-            one, cause, is_refused = self.unheard.popleft()
-            if not one.alive:
-                self._decide(self.children.index(one), cause, is_refused=is_refused)
+            child, cause, is_refused = self.unheard.popleft()
+            if not child.alive:
+                self._decide(self.children.index(child), cause, is_refused=is_refused)
 
     def _decide(self, index: int, cause: Cause = None, *, is_refused: bool = False, never_starts: bool = False) -> bool:
         """Return whether the other children that were due to start are still to start."""
@@ -109,9 +110,9 @@ class _Branch(_Child):
             self.away.add(index)
             return True
         now = self.model.now
-        self.window = [one for one in self.window if now - one[0] < self.plan.period]
+        self.window = [entry for entry in self.window if now - entry[0] < self.plan.period]
         if is_refused:
-            self.window = [one for one in self.window if one[1] != cause]
+            self.window = [entry for entry in self.window if entry[1] != cause]
         else:
             self.window.append((now, cause))
         if len(self.window) > self.plan.intensity:
@@ -120,18 +121,20 @@ class _Branch(_Child):
         self._start_again(index, now + BACKOFF.delay(max(1, len(self.window)), 0))
         return False
 
-    def _start_again(self, index: int, at: float) -> None:
+    def _start_again(self, index: int, due_time: float) -> None:
         first = {"one_for_one": len(self.children), "one_for_all": 0, "rest_for_one": index + 1}[self.plan.strategy]
-        others = [one for one in range(first, len(self.children)) if one != index and one not in self.away]
-        for one in reversed(others):
-            self.children[one].stop()
-            plan = self.children[one].plan
+        siblings = [
+            sibling for sibling in range(first, len(self.children)) if sibling != index and sibling not in self.away
+        ]
+        for sibling in reversed(siblings):
+            self.children[sibling].stop()
+            plan = self.children[sibling].plan
             if isinstance(plan, Leaf) and plan.restart == "temporary":
-                self.away.add(one)
-        if others:
-            self.together = at, sorted({index, *others} - self.away)
+                self.away.add(sibling)
+        if siblings:
+            self.together = due_time, sorted({index, *siblings} - self.away)
         else:
-            self.alone[index] = at
+            self.alone[index] = due_time
 
     def _give_up(self) -> None:
         self.stop()
@@ -142,17 +145,17 @@ class _Branch(_Child):
 
     def next_time(self) -> float:
         """Return when the next restart is due, in this supervisor or below it."""
-        own = [] if self.together is None else [self.together[0]]
+        own_times = [] if self.together is None else [self.together[0]]
         if self.together is None:
-            own += self.alone.values()
-        below = [one.next_time() for one in self.children if isinstance(one, _Branch)]
-        return min([*own, *below] if self.alive else [], default=float("inf"))
+            own_times += self.alone.values()
+        below = [child.next_time() for child in self.children if isinstance(child, _Branch)]
+        return min([*own_times, *below] if self.alive else [], default=float("inf"))
 
     def turn(self) -> None:
         """Do what is due at the current time."""
-        for one in self.children:
-            if isinstance(one, _Branch) and one.next_time() <= self.model.now:
-                one.turn()
+        for child in self.children:
+            if isinstance(child, _Branch) and child.next_time() <= self.model.now:
+                child.turn()
                 return
         if self.together is not None:
             (_, starts), self.together = self.together, None
@@ -171,7 +174,7 @@ class Model:
 
     def __init__(self, plan: Plan) -> None:
         self.now = 0.0
-        self.seen: list[tuple[float, str]] = []
+        self.events: list[tuple[float, str]] = []
         self._ended = False
         self._root = _Branch(self, None, plan.root)
         self._root.start()
@@ -183,27 +186,27 @@ class Model:
             self.write("is left")
             self._root.stop()
 
-    def write(self, what: str) -> None:
-        self.seen.append((round(self.now, 3), what))
+    def write(self, event: str) -> None:
+        self.events.append((round(self.now, 3), event))
 
-    def end(self, how: str) -> None:
+    def end(self, ending: str) -> None:
         self._ended = True
-        self.write(how)
+        self.write(ending)
 
-    def _go_to(self, at: float) -> None:
-        while not self._ended and (due := self._root.next_time()) <= at:
+    def _go_to(self, moment: float) -> None:
+        while not self._ended and (due := self._root.next_time()) <= moment:
             self.now = due
             self._root.turn()
-        self.now = at
+        self.now = moment
 
     def _die(self, death: Death) -> None:
-        found = _leaves(self._root)
+        leaves = _leaves(self._root)
         if not self._ended:
-            found[death.leaf % len(found)].die(death.call)
+            leaves[death.leaf % len(leaves)].die(death.call)
 
 
 def _leaves(branch: _Branch) -> list[_Leaf]:
-    found: list[_Leaf] = []
-    for one in branch.children:
-        found += [one] if isinstance(one, _Leaf) else _leaves(one)
-    return found
+    leaves: list[_Leaf] = []
+    for child in branch.children:
+        leaves += [child] if isinstance(child, _Leaf) else _leaves(child)
+    return leaves

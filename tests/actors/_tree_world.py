@@ -61,19 +61,19 @@ class Plan:
     deaths: Sequence[Death]
 
 
-def _named(one: Leaf | Branch, name: str) -> Leaf | Branch:
-    if isinstance(one, Leaf):
-        return replace(one, name=name)
-    children = [_named(inner, f"{name}{letter}") for inner, letter in zip(one.children, "abcd", strict=False)]
-    return replace(one, children=children, name=name)
+def _with_name(node: Leaf | Branch, name: str) -> Leaf | Branch:
+    if isinstance(node, Leaf):
+        return replace(node, name=name)
+    children = [_with_name(inner, f"{name}{letter}") for inner, letter in zip(node.children, "abcd", strict=False)]
+    return replace(node, children=children, name=name)
 
 
-def leaves(one: Leaf | Branch) -> Iterator[Leaf]:
+def leaves(node: Leaf | Branch) -> Iterator[Leaf]:
     """Return the actors of a tree in the order in which they start."""
-    if isinstance(one, Leaf):
-        yield one
+    if isinstance(node, Leaf):
+        yield node
     else:
-        for inner in one.children:
+        for inner in node.children:
             yield from leaves(inner)
 
 
@@ -95,7 +95,7 @@ _leaves = st.builds(
 _inner = _branches(_leaves)
 tree_plans = st.builds(
     Plan,
-    root=_branches(_leaves | _leaves | _inner | _branches(_leaves | _inner)).map(lambda one: _named(one, "")),
+    root=_branches(_leaves | _leaves | _inner | _branches(_leaves | _inner)).map(lambda one: _with_name(one, "")),
     deaths=st.lists(
         st.builds(Death, at=st.integers(1, 20), leaf=st.integers(0, 9), call=st.sampled_from((None, None, "x", "y"))),
         max_size=12,
@@ -134,7 +134,7 @@ class TreeWorld:
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
-        self.seen: list[tuple[float, str]] = []
+        self.events: list[tuple[float, str]] = []
         self._began_at = 0.0
         self._starts: dict[str, int] = {}
 
@@ -142,8 +142,8 @@ class TreeWorld:
         number = self._starts[leaf.name] = self._starts.get(leaf.name, -1) + 1
         return leaf.later[number - 1] if 1 <= number <= len(leaf.later) else "starts"
 
-    def write(self, what: str) -> None:
-        self.seen.append((round(anyio.current_time() - self._began_at, 3), what))
+    def write(self, event: str) -> None:
+        self.events.append((round(anyio.current_time() - self._began_at, 3), event))
 
     async def play(self) -> list[str]:
         """Play the plan and return the tasks that are left."""
@@ -178,7 +178,7 @@ class TreeWorld:
 
     def _supervisor(self, branch: Branch) -> Supervisor:
         return Supervisor(
-            [self._child(one) for one in branch.children],
+            [self._child(node) for node in branch.children],
             name=branch.name,
             strategy=branch.strategy,
             intensity=branch.intensity,
@@ -186,8 +186,8 @@ class TreeWorld:
             backoff=BACKOFF,
         )
 
-    def _child(self, one: Leaf | Branch) -> Any:
-        if isinstance(one, Branch):
-            return self._supervisor(one)
-        worker = Worker(self, one)
-        return child(worker, name=one.name, restart=one.restart, poison=POISON)
+    def _child(self, node: Leaf | Branch) -> Any:
+        if isinstance(node, Branch):
+            return self._supervisor(node)
+        worker = Worker(self, node)
+        return child(worker, name=node.name, restart=node.restart, poison=POISON)

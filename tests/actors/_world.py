@@ -70,61 +70,61 @@ class Desk(Actor):
         self.diary.write("stops")
         await anyio.lowlevel.checkpoint()
 
-    async def _do(self, who: int, ask: Ask) -> int:
-        self.diary.write("begins", who)
+    async def _do(self, ask_id: int, ask: Ask) -> int:
+        self.diary.write("begins", ask_id)
         try:
             await anyio.sleep(ask.seconds)
         except BaseException:
             with cleanup():
                 await anyio.sleep(ask.cleanup)
-            self.diary.write("ends", who)
+            self.diary.write("ends", ask_id)
             raise
-        self.diary.write("ends", who)
+        self.diary.write("ends", ask_id)
         if ask.result == "error":
-            raise ValueError(who)
+            raise ValueError(ask_id)
         if ask.result == "fatal":
-            raise FatalError(who)
-        self.diary.write("succeeds", who)
-        return who
+            raise FatalError(ask_id)
+        self.diary.write("succeeds", ask_id)
+        return ask_id
 
     @handler
-    async def work(self, who: int, ask: Ask) -> int:
-        return await self._do(who, ask)
+    async def work(self, ask_id: int, ask: Ask) -> int:
+        return await self._do(ask_id, ask)
 
     @handler(group="reads")
-    async def read(self, who: int, ask: Ask) -> int:
-        return await self._do(who, ask)
+    async def read(self, ask_id: int, ask: Ask) -> int:
+        return await self._do(ask_id, ask)
 
     @handler(group="control")
-    async def look(self, who: int, ask: Ask) -> int:
-        return await self._do(who, ask)
+    async def look(self, ask_id: int, ask: Ask) -> int:
+        return await self._do(ask_id, ask)
 
     @handler(deferred=True)
-    async def later(self, reply: Reply[int], who: int, ask: Ask) -> None:
-        self.diary.write("begins", who)
-        self.diary.write("ends", who)
+    async def later(self, reply: Reply[int], ask_id: int, ask: Ask) -> None:
+        self.diary.write("begins", ask_id)
+        self.diary.write("ends", ask_id)
         if ask.result == "fatal":
-            raise FatalError(who)
-        self.world.group.start_soon(self.world.send, reply, who, ask, who)
+            raise FatalError(ask_id)
+        self.world.group.start_soon(self.world.send, reply, ask_id, ask, ask_id)
 
     @handler
-    async def outer(self, who: int, ask: Ask) -> int:
-        self.diary.write("begins", who)
+    async def outer(self, ask_id: int, ask: Ask) -> int:
+        self.diary.write("begins", ask_id)
         try:
-            await self.world.peer.relay(who, ask)
+            await self.world.peer.relay(ask_id, ask)
         finally:
-            self.diary.write("ends", who)
-        self.diary.write("succeeds", who)
-        return who
+            self.diary.write("ends", ask_id)
+        self.diary.write("succeeds", ask_id)
+        return ask_id
 
     @handler(reentrant=True)
-    async def back(self, who: int, ask: Ask) -> int:
+    async def back(self, ask_id: int, ask: Ask) -> int:
         await anyio.sleep(ask.seconds)
         if ask.result == "error":
-            raise ValueError(who)
+            raise ValueError(ask_id)
         if ask.result == "fatal":
-            raise FatalError(who)
-        return who
+            raise FatalError(ask_id)
+        return ask_id
 
 
 class Peer(Actor):
@@ -134,8 +134,8 @@ class Peer(Actor):
         self.world = world
 
     @handler(group="relays")
-    async def relay(self, who: int, ask: Ask) -> int:
-        return await self.world.desk.back(who, ask)
+    async def relay(self, ask_id: int, ask: Ask) -> int:
+        return await self.world.desk.back(ask_id, ask)
 
 
 class World(Player):
@@ -163,71 +163,77 @@ class World(Player):
                     diary.began_at = anyio.current_time()
                     self.desk, self.peer = tree[Desk], tree[Peer]
                     units = tree._tree.units
-                    for who, step in enumerate(self.plan.steps):
-                        self.group.start_soon(self._step, who, step, units[1])
+                    for ask_id, step in enumerate(self.plan.steps):
+                        self.group.start_soon(self._step, ask_id, step, units[1])
                     await anyio.sleep(self.plan.until)
             except SupervisorError as error:
                 self.gave_up = error
             diary.write("over")
         if sniffio.current_async_library() == "trio":
             await anyio.lowlevel.checkpoint()
-        return [*self.wrong_ends(), *self._judge_order(), *self._judge_limits(), *self._judge_restarts(), *self.left()]
+        return [
+            *self.wrong_ends(),
+            *self._judge_order(),
+            *self._judge_limits(),
+            *self._judge_restarts(),
+            *self.list_left_tasks(),
+        ]
 
-    async def _step(self, who: int, step: Ask | Kill, unit: ActorUnit) -> None:
+    async def _step(self, ask_id: int, step: Ask | Kill, unit: ActorUnit) -> None:
         await anyio.sleep(step.at)
         if isinstance(step, Kill):
-            seen = [line.what for line in self.diary.lines if line.what in ("starts", "stops")]
+            life_events = [line.event for line in self.diary.lines if line.event in ("starts", "stops")]
             life = unit._incarnation
             begins = life is not None and life._on_start is not None and life._killed is None  # true once per life
-            if begins and seen[-1:] == ["stops"]:
+            if begins and life_events[-1:] == ["stops"]:
                 self.diary.write("starts")  # without the kill, it would start in this iteration of the loop
                 self.diary.write("stops")
             unit.kill("the plan says so")
             return
-        await self.ask(self.desk, who, step)
+        await self.ask(self.desk, ask_id, step)
 
-    def complaint(self, who: int, ask: Ask, found: object, *, begun: bool) -> str | None:
-        if isinstance(found, MailboxFullError):
+    def complaint(self, ask_id: int, ask: Ask, outcome: object, *, begun: bool) -> str | None:
+        if isinstance(outcome, MailboxFullError):
             return "had begun" if begun else "there was room" if self.plan.when_full == "wait" else None
-        return super().complaint(who, ask, found, begun=begun)
+        return super().complaint(ask_id, ask, outcome, begun=begun)
 
-    def may_be_gone(self, who: int, ask: Ask) -> bool:
-        return "over" in [line.what for line in self.diary.lines]
+    def may_be_gone(self, ask_id: int, ask: Ask) -> bool:
+        return "over" in [line.event for line in self.diary.lines]
 
-    def is_result(self, who: int, ask: Ask, found: object) -> bool:
-        return found == who and (who in self.diary.all_of("succeeds") or who in self.diary.all_of("replies"))
+    def is_result(self, ask_id: int, ask: Ask, outcome: object) -> bool:
+        return outcome == ask_id and (ask_id in self.diary.all_of("succeeds") or ask_id in self.diary.all_of("replies"))
 
     def _judge_order(self) -> list[str]:
-        queued = {who for who, ask in enumerate(self.plan.steps) if isinstance(ask, Ask) and ask.name in IN_ORDER}
-        begun = [who for who in self.diary.all_of("begins") if who in queued]
-        asked = [who for who in self.diary.all_of("asked") if who in begun]
+        queued = {ask_id for ask_id, ask in enumerate(self.plan.steps) if isinstance(ask, Ask) and ask.name in IN_ORDER}
+        begun = [ask_id for ask_id in self.diary.all_of("begins") if ask_id in queued]
+        asks = [ask_id for ask_id in self.diary.all_of("asked") if ask_id in begun]
         return [
             f"{later} overtook {first}"
-            for place, later in enumerate(begun)
-            for first in begun[place + 1 :]
-            if asked.index(first) < asked.index(later) and not self._begin_together(first, later)
+            for position, later in enumerate(begun)
+            for first in begun[position + 1 :]
+            if asks.index(first) < asks.index(later) and not self._begin_together(first, later)
         ]
 
     def _begin_together(self, *asks: int) -> bool:
         """Return whether all are `read` asks that began at the same time: the order of such asks is arbitrary."""
-        return {self.plan.steps[who].name for who in asks} == {"read"} and len({*map(self._began_at, asks)}) == 1
+        return {self.plan.steps[ask_id].name for ask_id in asks} == {"read"} and len({*map(self._began_at, asks)}) == 1
 
-    def _began_at(self, who: int) -> float:
-        return self.diary.lines[self.diary.place("begins", who)].at
+    def _began_at(self, ask_id: int) -> float:
+        return self.diary.lines[self.diary.position_of("begins", ask_id)].at
 
     def _judge_limits(self) -> list[str]:
         running: set[int] = set()
         wrong = []
-        for what, who in ((line.what, line.who) for line in self.diary.lines):
-            if what == "begins":
-                running.add(who)
-                names = [self.plan.steps[one].name for one in running if self.plan.steps[one].name != "look"]
+        for event, ask_id in ((line.event, line.ask_id) for line in self.diary.lines):
+            if event == "begins":
+                running.add(ask_id)
+                names = [self.plan.steps[number].name for number in running if self.plan.steps[number].name != "look"]
                 if names.count("read") > READS or (len(names) > 1 and set(names) != {"read"}):
                     wrong.append(f"side by side: {names}")
-            elif what == "ends":
-                running.discard(who)
-            elif what in ("starts", "stops") and running:
-                wrong.append(f"{what} while there run {running}")
+            elif event == "ends":
+                running.discard(ask_id)
+            elif event in ("starts", "stops") and running:
+                wrong.append(f"{event} while there run {running}")
         return wrong
 
     def _judge_restarts(self) -> list[str]:
@@ -236,17 +242,17 @@ class World(Player):
         due: float | None = None
         gave_up = False
         wrong = []
-        ends = next(line.at for line in self.diary.lines if line.what == "over")
-        for at, what in ((line.at, line.what) for line in self.diary.lines):
-            if what == "stops":
-                if at >= self.plan.until:
+        ends = next(line.at for line in self.diary.lines if line.event == "over")
+        for moment, event in ((line.at, line.event) for line in self.diary.lines):
+            if event == "stops":
+                if moment >= self.plan.until:
                     break  # the plan stops the actor
-                window = [one for one in window if one > at - PERIOD] + [at]
+                window = [stop_time for stop_time in window if stop_time > moment - PERIOD] + [moment]
                 gave_up = len(window) > INTENSITY
-                due = at + BACKOFF.delay(len(window), 0)
-            elif what == "starts" and at > 0:
-                if gave_up or due is None or abs(at - due) > 1e-6:
-                    wrong.append(f"started at {at}, where {'never' if gave_up else due} was due")
+                due = moment + BACKOFF.delay(len(window), 0)
+            elif event == "starts" and moment > 0:
+                if gave_up or due is None or abs(moment - due) > 1e-6:
+                    wrong.append(f"started at {moment}, where {'never' if gave_up else due} was due")
                 due = None
         if gave_up != (self.gave_up is not None):
             wrong.append(f"gave up: {self.gave_up!r}, where that was {gave_up}")

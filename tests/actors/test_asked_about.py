@@ -59,7 +59,7 @@ class Till(Actor):
 PAY, LOOK = tool_call("pay", "c1", amount=7), tool_call("look", "c2")
 
 
-async def asked(node: ToolNode) -> CallsInterrupted:
+async def interruption_of(node: ToolNode) -> CallsInterrupted:
     with pytest.raises(CallsInterrupted) as caught:
         await node.ainvoke([PAY, LOOK])
     return caught.value
@@ -71,7 +71,7 @@ async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
     The other calls of the batch finish.
     """
     async with ToolNode([Till()], policies=ASK) as node:
-        [question] = (waiting := await asked(node)).interrupts
+        [question] = (waiting := await interruption_of(node)).interrupts
 
     [request] = question.value
     assert request["action_request"] == {"action": "pay", "args": {"amount": 7}}
@@ -90,10 +90,10 @@ async def test_a_person_is_asked_and_the_neighbours_go_on() -> None:
 )
 async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content: str, payments: list[int]) -> None:
     async with ToolNode([Till()], policies=ASK) as node:
-        waiting = await asked(node)
-        found = await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
+        waiting = await interruption_of(node)
+        result = await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
 
-    contents = [str(message.content) for message in found["messages"]]
+    contents = [str(message.content) for message in result["messages"]]
     assert contents[0].startswith(content)
     assert contents[1].startswith("fine")
     assert paid == payments
@@ -101,7 +101,7 @@ async def test_the_answer_runs_it_again_or_is_its_result(answer: object, content
 
 async def test_an_answer_that_is_none_is_an_error_and_nothing_runs() -> None:
     async with ToolNode([Till()], policies=ASK) as node:
-        waiting = await asked(node)
+        waiting = await interruption_of(node)
         with pytest.raises(ValueError, match=r"call 'c1' is .*accept"):
             await node.ainvoke([PAY, LOOK], ledger=waiting.ledger, resume={waiting.interrupts[0].id: "yes"})
     assert paid == [7]
@@ -117,8 +117,8 @@ async def test_an_agent_asks_and_goes_on_from_its_checkpoint(kind: str) -> None:
     async with agent:
         first = await agent.ainvoke({"messages": [HumanMessage("go")]}, thread)
         [question] = first["__interrupt__"]
-        again = await agent.ainvoke(None, thread)
-        assert [one.id for one in again["__interrupt__"]] == [question.id]
+        second_result = await agent.ainvoke(None, thread)
+        assert [open_question.id for open_question in second_result["__interrupt__"]] == [question.id]
         last = await agent.ainvoke(Command(resume={question.id: {"type": kind}}), thread)
 
     contents = [str(message.content) for message in last["messages"] if isinstance(message, ToolMessage)]
@@ -145,7 +145,7 @@ async def test_a_langgraph_graph_asks_through_its_interrupts() -> None:
 async def test_neither_a_retry_nor_a_fallback_takes_the_question_for_a_failure() -> None:
     """Retry and fallback could repeat a payment that may have been made, so the question passes through them."""
     async with ToolNode([Till()], policies=ASK, middleware=[Retry(attempts=3, any_tool=True)]) as node:
-        await asked(node)
+        await interruption_of(node)
     assert paid == [7]
 
 
@@ -172,12 +172,12 @@ async def test_the_question_has_no_value_that_a_middleware_filled_in() -> None:
 
     node = ToolNode([Clerk()], policies={"send": CallPolicy(on_unknown="ask")}, middleware=[Redact(reveal=["send"])])
     async with node:
-        [found] = (await node.ainvoke([tool_call("find", "c1")]))["messages"]
+        [message] = (await node.ainvoke([tool_call("find", "c1")]))["messages"]
         with pytest.raises(CallsInterrupted) as caught:
-            await node.ainvoke([tool_call("send", "c2", address=str(found.content))])
+            await node.ainvoke([tool_call("send", "c2", address=str(message.content))])
 
     assert "ann@example.org" not in repr(caught.value.interrupts)
-    assert str(found.content) in repr(caught.value.interrupts)
+    assert str(message.content) in repr(caught.value.interrupts)
 
 
 @pytest.mark.parametrize("policy", [CallPolicy(on_unknown="fail"), CallPolicy(on_unknown="ask")], ids=["fail", "ask"])
@@ -188,7 +188,7 @@ async def test_a_tool_that_asks_the_actor_itself_gets_the_error(policy: CallPoli
     """
     node = ToolNode([Till()], policies=ASK)
     pay: Any = node.tools_by_name["pay"]
-    seen: list[str] = []
+    endings: list[str] = []
 
     async def shop(amount: int) -> str:
         """Shop.
@@ -199,19 +199,19 @@ async def test_a_tool_that_asks_the_actor_itself_gets_the_error(policy: CallPoli
         try:
             return str(await pay.coroutine(amount=amount))
         except ActorDiedError as error:
-            seen.append(error.ended)
+            endings.append(error.ended)
             raise
 
     async with node:
         shopping = ToolNode([shop], handle_tool_errors=True, policies={"shop": policy})
         if policy.on_unknown == "ask":
-            with pytest.raises(CallsInterrupted) as asked:
+            with pytest.raises(CallsInterrupted) as caught:
                 await shopping.ainvoke([tool_call("shop", amount=7)])
-            assert asked.value.interrupts[0].value[0]["action_request"] == {"action": "shop", "args": {"amount": 7}}
+            assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "shop", "args": {"amount": 7}}
         else:
             [message] = (await shopping.ainvoke([tool_call("shop", amount=7)]))["messages"]
             assert "Whether it had its effect is unknown" in str(message.content)
-    assert seen == ["unknown"]
+    assert endings == ["unknown"]
 
 
 @pytest.mark.real_clock

@@ -172,10 +172,10 @@ async def test_an_ask_that_is_cancelled_at_the_instant_of_its_answer_leaves_noth
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt(), SystemExit(3)])
 @pytest.mark.parametrize(
-    ("where", "log"),
+    ("phase", "log"),
     [("first start", "+b"), ("second start", "+a +b -a"), ("restart", "+a +b -b +b -a"), ("handler", "+a +b -b -a")],
 )
-async def test_ctrl_c_reaches_the_owner_bare_and_stops_the_others(error: BaseException, where: str, log: str) -> None:
+async def test_ctrl_c_reaches_the_owner_bare_and_stops_the_others(error: BaseException, phase: str, log: str) -> None:
     """`KeyboardInterrupt` is not wrapped as a failed start or as an end of the actor, which could be retried."""
     before, starts = live_tasks(), list[int]()
 
@@ -183,17 +183,17 @@ async def test_ctrl_c_reaches_the_owner_bare_and_stops_the_others(error: BaseExc
         async def start(self) -> None:
             self.log.append("+b")
             starts.append(1)
-            if where.endswith("start") and len(starts) == (2 if where == "restart" else 1):
+            if phase.endswith("start") and len(starts) == (2 if phase == "restart" else 1):
                 raise error
 
     children = [child(Interrupted("b"), name="b")]
-    if where != "first start":
+    if phase != "first start":
         children.insert(0, child(Worker("a"), name="a"))
     with pytest.raises(type(error)) as caught:
         async with Supervisor(children, backoff=SOON) as tree:
-            assert not where.endswith(" start")
+            assert not phase.endswith(" start")
             with pytest.raises(ActorDiedError):
-                await tree["b"].fail(error if where == "handler" else OSError())
+                await tree["b"].fail(error if phase == "handler" else OSError())
             await anyio.sleep_forever()
     assert caught.value is error
     assert [line for line in Worker.log if not line.endswith("done")] == log.split()
@@ -228,7 +228,7 @@ async def test_an_owner_that_is_cancelled_while_an_actor_serves_waits_until_it_h
                 await anyio.sleep_forever()
         assert scope.cancelled_caught
         assert Worker.log == ["+w", "-w", "-w done"]
-    assert [type(one) for one in came_to] == [ActorDiedError]
+    assert [type(outcome) for outcome in came_to] == [ActorDiedError]
     await anyio.sleep(1)
     assert live_tasks() == before
 

@@ -61,9 +61,9 @@ async def connection() -> Any:
     send, receive = anyio.create_memory_object_stream[anyio.Event](10)
 
     async def serve() -> None:
-        async for asked in receive:
+        async for event in receive:
             await anyio.sleep(0.01)
-            asked.set()
+            event.set()
 
     async with anyio.create_task_group() as group, receive, send:
         group.start_soon(serve)

@@ -29,13 +29,13 @@ from callboard.actors._actor import Lifespan
 from tests.engines._fake import FakeEngine
 from tests.helpers import BrokenError, contents, keep, until
 
-told: list[Any] = []
+log: list[Any] = []
 gates: dict[str, anyio.Event] = {}
 
 
 @pytest.fixture(autouse=True)
-def _nothing_told() -> None:
-    told.clear()
+def _clear_log() -> None:
+    log.clear()
     gates.clear()
 
 
@@ -50,10 +50,10 @@ class Notebook(Actor):
         self.lines = list(lines)
 
     async def start(self) -> None:
-        told.append(("start", self.title, self.key))
+        log.append(("start", self.title, self.key))
 
     async def stop(self) -> None:
-        told.append(("stop", self.title, len(self.lines)))
+        log.append(("stop", self.title, len(self.lines)))
 
     @handler
     async def append(self, text: str) -> int:
@@ -87,11 +87,11 @@ class Notebook(Actor):
     async def wait(self) -> None:
         """Wait for ever."""
         try:
-            told.append(("waits", remaining()))
+            log.append(("waits", remaining()))
             progress("still waiting")
             await anyio.sleep(math.inf)
         finally:
-            told.append("waits no more")
+            log.append("waits no more")
 
     @handler(deferred=True)
     async def later(self, reply: Reply[str], text: str) -> None:
@@ -101,7 +101,7 @@ class Notebook(Actor):
             await gates["later"].wait()
             reply.send(text)
 
-        told.append(answer)
+        log.append(answer)
 
     @handler
     async def exit(self) -> None:
@@ -138,7 +138,7 @@ async def test_an_actor_elsewhere_lives_and_answers_as_one_here() -> None:
         assert await notebook.size() == 2
         assert await notebook.read() == "first\nsecond"
 
-    assert told == [("start", "notes", None), ("stop", "notes", 2)]
+    assert log == [("start", "notes", None), ("stop", "notes", 2)]
     assert (engine.seats, engine.opened) == (0, 0)
     assert engine.bodies[:2] == ["Notebook.start", "Notebook"]  # one more call waits for the end of the actor
     assert engine.bodies[2:] == ["Notebook.append", "Notebook.size", "Notebook.read", "Notebook.stop"]
@@ -166,23 +166,23 @@ async def test_errors_of_handlers_are_their_callers_and_fatal_ones_end_it(fatal:
         with pytest.raises(ActorDiedError, match=fatal):
             await (notebook.exit() if fatal == "SystemExit" else notebook.fail(True))
         assert await notebook.size() == 0
-    assert [one for one in told if one[0] == "start"] == [("start", "notes", None)] * 2
+    assert [entry for entry in log if entry[0] == "start"] == [("start", "notes", None)] * 2
 
 
 async def test_whoever_asks_when_its_worker_dies_is_told_and_the_next_life_begins() -> None:
     engine = FakeEngine()
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
-        found: list[Any] = []
-        group.start_soon(keep, found, notebook.wait())
-        await until(lambda: bool(told[1:]))
-        group.start_soon(keep, found, notebook.size())
+        outcomes: list[Any] = []
+        group.start_soon(keep, outcomes, notebook.wait())
+        await until(lambda: bool(log[1:]))
+        group.start_soon(keep, outcomes, notebook.size())
         await anyio.sleep(0)
         engine.kill()
-        await until(lambda: len(found) == 2)
+        await until(lambda: len(outcomes) == 2)
 
-    assert isinstance(found[0], ActorDiedError)
-    assert "its worker was killed by SIGKILL" in str(found[0])
-    assert found[1] == 0
+    assert isinstance(outcomes[0], ActorDiedError)
+    assert "its worker was killed by SIGKILL" in str(outcomes[0])
+    assert outcomes[1] == 0
 
 
 @pytest.mark.parametrize(("recurs", "times"), [(True, 1), (False, 2)])
@@ -194,8 +194,8 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
     engine = FakeEngine()
     node = ToolNode([child(Notebook, "notes", runs_in=engine)], on_unknown="rerun")
     async with node, anyio.create_task_group() as group:
-        found: list[Any] = []
-        group.start_soon(keep, found, node.ainvoke([tool_call("wait", "1")]))
+        results: list[Any] = []
+        group.start_soon(keep, results, node.ainvoke([tool_call("wait", "1")]))
         await until(lambda: engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == 1)
         engine.kill("its worker exited with code 3", recurs=recurs)
         if not recurs:
@@ -203,7 +203,7 @@ async def test_a_call_that_ended_its_worker_itself_is_not_run_again(recurs: bool
             engine.kill("its worker exited with code 3", recurs=True)
 
     assert engine.bodies.count("Notebook.wait") + engine.bodies.count("wait") == times
-    assert contents(found[0])[0].endswith("What Notebook held is lost. Find out before you call it again.")
+    assert contents(results[0])[0].endswith("What Notebook held is lost. Find out before you call it again.")
 
 
 async def test_one_that_dies_while_nobody_asks_is_started_again_until_its_supervisor_gives_up() -> None:
@@ -211,25 +211,25 @@ async def test_one_that_dies_while_nobody_asks_is_started_again_until_its_superv
     with pytest.raises(SupervisorError):
         async with running(child(Notebook, "notes", runs_in=engine, intensity=2)) as notebook:
             for lives in range(1, 4):
-                await until(lambda lives=lives: len(told) == lives)  # type: ignore[misc]
+                await until(lambda lives=lives: len(log) == lives)  # type: ignore[misc]
                 assert await notebook.size() == 0
                 engine.kill()
             await anyio.sleep(math.inf)
-    assert told == [("start", "notes", None)] * 3
+    assert log == [("start", "notes", None)] * 3
 
 
 async def test_a_deferred_reply_is_sent_from_there() -> None:
     engine = FakeEngine()
     gates["later"] = anyio.Event()
     async with running(child(Notebook, "notes", runs_in=engine)) as notebook, anyio.create_task_group() as group:
-        found: list[str] = []
-        group.start_soon(keep, found, notebook.later("at last"))
-        await until(lambda: len(told) == 2)
+        replies: list[str] = []
+        group.start_soon(keep, replies, notebook.later("at last"))
+        await until(lambda: len(log) == 2)
         assert await notebook.size() == 0
-        group.start_soon(told[1])
+        group.start_soon(log[1])
         gates["later"].set()
-        await until(lambda: bool(found))
-    assert found == ["at last"]
+        await until(lambda: bool(replies))
+    assert replies == ["at last"]
 
 
 async def test_a_state_is_kept_and_comes_back() -> None:
@@ -275,7 +275,7 @@ async def test_what_cannot_cross_is_told_before_anything_runs() -> None:
         async with running(child(Notebook, lambda: "notes", runs_in=engine)):  # type: ignore[arg-type]
             pass
     assert caught.value.is_permanent
-    assert told == []
+    assert log == []
 
 
 async def test_a_seat_that_is_refused_is_no_life() -> None:
@@ -294,12 +294,12 @@ class Asker(Actor):
     """Actor whose handlers raise errors of engines and of other actors."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.ask_count = 0
 
     @handler
     async def ask(self, ended: str) -> None:
         """Fail as somebody else did."""
-        self.asked += 1
+        self.ask_count += 1
         if ended == "died":
             raise ActorDiedError("other", None, "another actor died")
         raise EngineError("other", None, "another worker was killed", ended=ended)  # type: ignore[arg-type]
@@ -307,22 +307,22 @@ class Asker(Actor):
     @handler
     async def times(self) -> int:
         """How often that was."""
-        return self.asked
+        return self.ask_count
 
     @handler(deferred=True)
     async def slowly(self, reply: Reply[str]) -> None:
         """Take the reply along, after a long while."""
-        told.append("begun")
+        log.append("begun")
         try:
             await anyio.sleep(100)
         finally:
-            told.append("cancelled")
+            log.append("cancelled")
         reply.send("never")
 
     @handler(deferred=True)
     async def keep(self, reply: Reply[str]) -> None:
         """Take the reply along, for good."""
-        told.append(reply)
+        log.append(reply)
 
 
 @pytest.mark.parametrize("ended", ["died", "unknown", "unavailable", "finished"])
@@ -341,23 +341,23 @@ async def test_a_handler_that_takes_its_reply_along_is_cancelled_there_before_it
     async with running(child(Asker, runs_in=FakeEngine())) as asker:
         with anyio.move_on_after(1):
             await asker.slowly()
-        assert told == ["begun", "cancelled"]
+        assert log == ["begun", "cancelled"]
         assert await asker.times() == 0
 
 
 async def test_whoever_is_owed_a_reply_by_a_worker_that_dies_is_told_as_others_are() -> None:
     engine = FakeEngine()
     async with running(child(Asker, runs_in=engine)) as asker, anyio.create_task_group() as group:
-        found: list[BaseException] = []
-        group.start_soon(keep, found, asker.keep())
-        await until(lambda: bool(told))
+        errors: list[BaseException] = []
+        group.start_soon(keep, errors, asker.keep())
+        await until(lambda: bool(log))
         engine.kill()
-        await until(lambda: bool(found))
+        await until(lambda: bool(errors))
         assert engine.bodies.count("Asker.start") == 1
         await until(lambda: engine.bodies.count("Asker.start") == 2)
-        told.clear()
-    assert isinstance(found[0], ActorDiedError)
-    assert "its worker was killed by SIGKILL" in str(found[0])
+        log.clear()
+    assert isinstance(errors[0], ActorDiedError)
+    assert "its worker was killed by SIGKILL" in str(errors[0])
 
 
 class Slow(Actor):

@@ -55,15 +55,15 @@ async def _message(node: ToolNode, name: str) -> Any:
     return message
 
 
-async def _asked(name: str, policy: CallPolicy | None = None, **options: Any) -> Any:
+async def _call_handler(name: str, policy: CallPolicy | None = None, **options: Any) -> Any:
     ran.clear()
-    async with running(child(Till, intensity=100)) as till:
-        node = ToolNode([getattr(till, name)], policies={name: policy} if policy else None, **options)
+    async with running(child(Till, intensity=100)) as reference:
+        node = ToolNode([getattr(reference, name)], policies={name: policy} if policy else None, **options)
         return await _message(node, name)
 
 
 async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again() -> None:
-    message = await _asked("charge")
+    message = await _call_handler("charge")
     assert ran == ["charge"]
     assert (message.status, message.additional_kwargs["callboard"]["ended"]) == ("error", "unknown")
     assert "Whether it had its effect is unknown." in message.text
@@ -81,27 +81,27 @@ async def test_by_default_the_model_is_told_and_the_handler_does_not_run_again()
     ids=["marked handler", "idempotent", "rerun", "node"],
 )
 async def test_what_is_safe_to_repeat_runs_again(name: str, policy: CallPolicy | None, options: Any) -> None:
-    message = await _asked(name, policy, **options)
+    message = await _call_handler(name, policy, **options)
     assert message.content == f"{name} done"
     assert ran == [name] * 2
 
 
 async def test_a_person_is_asked_where_the_policy_says_so() -> None:
     with pytest.raises(CallsInterrupted) as caught:
-        await _asked("look", CallPolicy(on_unknown="ask", idempotent=False))
+        await _call_handler("look", CallPolicy(on_unknown="ask", idempotent=False))
     assert caught.value.interrupts[0].value[0]["action_request"] == {"action": "look", "args": {"amount": 5}}
     assert ran == ["look"]
 
 
 async def test_references_of_a_supervisor_and_tools_made_of_methods_follow_the_same_rules() -> None:
     async with Supervisor([child(Till)], intensity=100) as tree:
-        for made, expected in (
+        for tool_source, expected in (
             (tree[Till].look, ["look", "look"]),
             (StructuredTool.from_function(coroutine=tree[Till].look, name="look"), ["look", "look"]),
             (tree[Till].charge, ["charge"]),
         ):
             ran.clear()
-            await _message(ToolNode([made]), expected[0])
+            await _message(ToolNode([tool_source]), expected[0])
             assert ran == expected
 
         async def pay(amount: int) -> str:
@@ -161,9 +161,9 @@ async def test_a_timeout_begins_when_the_handler_does() -> None:
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=4.0)})
 
     async with node:
-        found = await node.ainvoke(work(*[3.0] * 10))
+        result = await node.ainvoke(work(*[3.0] * 10))
 
-    assert contents(found) == ["done"] * 10
+    assert contents(result) == ["done"] * 10
     assert begun == [(3.0 * turn, 4.0) for turn in range(10)]
 
 
@@ -184,11 +184,11 @@ async def test_a_budget_counts_the_wait_too() -> None:
     node = ToolNode([Slow()], policies={"work": CallPolicy(timeout=100.0, budget=5.0)})
 
     async with node:
-        found = await node.ainvoke(work(4.0, 4.0, 4.0))
+        result = await node.ainvoke(work(4.0, 4.0, 4.0))
 
-    assert contents(found).count("done") == 1
+    assert contents(result).count("done") == 1
     assert len(begun) == 2
-    assert sum("its budget of 5 s was spent" in text for text in contents(found)) == 2
+    assert sum("its budget of 5 s was spent" in text for text in contents(result)) == 2
 
 
 async def test_an_idle_timeout_begins_when_the_handler_does_and_progress_keeps_it_alive() -> None:
@@ -201,7 +201,7 @@ async def test_an_idle_timeout_begins_when_the_handler_does_and_progress_keeps_i
 
     assert contents(alive) == ["done"] * 3
     assert contents(dead) == ["Error: Tool 'work' was given up: it gave no sign of life for 2 s."]
-    assert {left for _, left in begun} == {2.0}
+    assert {seconds for _, seconds in begun} == {2.0}
 
 
 @dataclass
@@ -236,22 +236,25 @@ async def test_a_result_with_an_artifact_is_a_text_for_the_model_and_data_for_th
     """An artifact reaches the program even if it is empty and therefore false."""
     node = ToolNode([Scales()])
 
-    found = await node.ainvoke([tool_call("measure", "1", times=2), tool_call("measure", "2", times=0)])
+    result = await node.ainvoke([tool_call("measure", "1", times=2), tool_call("measure", "2", times=0)])
     async with running(Scales()) as scales:
         measured = await scales.measure(2)
 
-    assert [(one.content, one.artifact) for one in found["messages"]] == [("2 values", [1, 1]), ("0 values", [])]
+    assert [(message.content, message.artifact) for message in result["messages"]] == [
+        ("2 values", [1, 1]),
+        ("0 values", []),
+    ]
     assert measured == Measured([1, 1])
 
 
 async def test_a_tool_exception_of_a_handler_is_for_the_model() -> None:
     """As in LangChain, a `ToolException` becomes a message for any `handle_tool_errors`. A direct caller catches it."""
-    found = await ToolNode([Scales()]).ainvoke([tool_call("measure", "1", times=4)])
+    result = await ToolNode([Scales()]).ainvoke([tool_call("measure", "1", times=4)])
     async with running(Scales()) as scales:
         with pytest.raises(ToolException, match="No more than 3"):
             await scales.measure(4)
 
-    [message] = found["messages"]
+    [message] = result["messages"]
     assert (message.content, message.status) == ("No more than 3 times.", "error")
 
 
@@ -281,7 +284,7 @@ def _state(number: int, place: str) -> dict[str, Any]:
     return {"messages": [reply], "number": number}
 
 
-async def _poisoned(times: int, **options: Any) -> list[ToolMessage]:
+async def _repeat_fatal_call(times: int, **options: Any) -> list[ToolMessage]:
     runs.clear()
     node = ToolNode([child(Desk, intensity=100)], **options)
     async with node:
@@ -289,17 +292,19 @@ async def _poisoned(times: int, **options: Any) -> list[ToolMessage]:
 
 
 async def test_a_call_with_injected_arguments_that_ended_its_actor_three_times_is_refused() -> None:
-    found = await _poisoned(8)
+    messages = await _repeat_fatal_call(8)
     assert runs == ["a"] * 3
-    assert "with the same arguments it ran 3 times and ended its actor each time" in found[-1].text
-    assert "was not started" not in found[-1].text
-    assert [one.additional_kwargs["callboard"]["ended"] for one in found] == ["unknown"] * 3 + ["rejected"] * 5
+    assert "with the same arguments it ran 3 times and ended its actor each time" in messages[-1].text
+    assert "was not started" not in messages[-1].text
+    assert [message.additional_kwargs["callboard"]["ended"] for message in messages] == ["unknown"] * 3 + [
+        "rejected"
+    ] * 5
 
 
 async def test_an_idempotent_call_that_ends_its_actor_runs_three_times_and_is_told_as_what_it_is() -> None:
     """The model reads how often the call ran, even if the actor may restart more often than that."""
-    [found] = await _poisoned(1, policies={"tear": CallPolicy(idempotent=True)})
+    [message] = await _repeat_fatal_call(1, policies={"tear": CallPolicy(idempotent=True)})
     assert runs == ["a"] * 3
-    assert "'tear' ran 3 times for this call and ended its actor each time; it is not run again." in found.text
-    assert "Whether it had its effect is unknown." in found.text
-    assert found.additional_kwargs["callboard"]["ended"] == "unknown"
+    assert "'tear' ran 3 times for this call and ended its actor each time; it is not run again." in message.text
+    assert "Whether it had its effect is unknown." in message.text
+    assert message.additional_kwargs["callboard"]["ended"] == "unknown"

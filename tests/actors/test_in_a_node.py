@@ -111,11 +111,11 @@ async def test_an_actor_lives_for_one_run_of_a_node_and_starts_when_it_is_asked(
     await node.ainvoke(one("plain"))
     before = list(lives)
     await node.ainvoke([tool_call("append", "1", text="a"), tool_call("append", "2", text="b")])
-    again = await node.ainvoke(one("append", text="c"))
+    second_result = await node.ainvoke(one("append", text="c"))
 
     assert before == []
     assert lives == ["start notes None", "stop notes None"] * 2
-    assert contents(again) == ["1"]
+    assert contents(second_result) == ["1"]
 
 
 async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened() -> None:
@@ -132,23 +132,23 @@ async def test_an_actor_that_does_not_start_is_an_error_where_the_node_is_opened
     with pytest.raises(ActorStartError, match="The actor 'Broken' did not start: FileNotFoundError") as caught:
         async with node:
             raise AssertionError("it was opened")
-    found = await node.ainvoke(one("goto", url="x"))
+    result = await node.ainvoke(one("goto", url="x"))
 
     assert caught.value.is_permanent
     assert lives == ["start notes None", "stop notes None"]
-    assert "'goto' was not started" in contents(found)[0]
-    assert "no chromium" in contents(found)[0]
+    assert "'goto' was not started" in contents(result)[0]
+    assert "no chromium" in contents(result)[0]
 
 
 @pytest.mark.real_clock
 async def test_an_actor_lives_for_a_run_of_an_agent_and_longer_if_the_agent_is_open() -> None:
     script = [calls(tool_call("append", text="a")), calls(tool_call("append", text="b")), "done"]
     agent = create_react_agent(ScriptedModel(script * 3), [Notebook()])
-    given = {"messages": [HumanMessage("go")]}
+    agent_input = {"messages": [HumanMessage("go")]}
 
-    alone = await agent.ainvoke(given)
+    alone = await agent.ainvoke(agent_input)
     async with agent:
-        first, second = await agent.ainvoke(given), await agent.ainvoke(given)
+        first, second = await agent.ainvoke(agent_input), await agent.ainvoke(agent_input)
 
     assert contents(alone) == ["1", "2"]
     assert contents(first) == ["1", "2"]
@@ -161,9 +161,9 @@ async def test_sync_code_has_actors_too() -> None:
     script = [calls(tool_call("append", text="a")), calls(tool_call("append", text="b")), "done"]
     agent = create_react_agent(ScriptedModel(script), [Notebook()])
 
-    found = await anyio.to_thread.run_sync(lambda: agent.invoke({"messages": [HumanMessage("go")]}))
+    result = await anyio.to_thread.run_sync(lambda: agent.invoke({"messages": [HumanMessage("go")]}))
 
-    assert contents(found) == ["1", "2"]
+    assert contents(result) == ["1", "2"]
 
 
 async def test_injected_arguments_reach_a_handler() -> None:
@@ -174,12 +174,12 @@ async def test_injected_arguments_reach_a_handler() -> None:
             return f"{word} {state['topic']} {runtime.tool_call_id}"
 
     node = ToolNode([Reader()])
-    asked = AIMessage("", tool_calls=one("look", word="w"))
+    message = AIMessage("", tool_calls=one("look", word="w"))
 
-    found = await node.ainvoke({"messages": [asked], "topic": "t"})
+    result = await node.ainvoke({"messages": [message], "topic": "t"})
 
     assert list(node.tools_by_name["look"].tool_call_schema.model_fields) == ["word"]
-    assert contents(found) == ["w t 1"]
+    assert contents(result) == ["w t 1"]
 
 
 async def test_a_handler_may_ask_a_person() -> None:
@@ -192,15 +192,15 @@ async def test_a_handler_may_ask_a_person() -> None:
             return f"{to}: {interrupt(f'send to {to}?')}"
 
     node = ToolNode([Mailer()])
-    asked = [tool_call("send", "1", to="a"), tool_call("send", "2", to="b")]
+    tool_calls = [tool_call("send", "1", to="a"), tool_call("send", "2", to="b")]
 
     with pytest.raises(CallsInterrupted) as caught:
-        await node.ainvoke(asked)
+        await node.ainvoke(tool_calls)
     stopped = caught.value
     answers = {question.id: question.value[-2] for question in stopped.args[0]}
-    found = await node.ainvoke(asked, ledger=stopped.ledger, resume=answers)
+    result = await node.ainvoke(tool_calls, ledger=stopped.ledger, resume=answers)
 
-    assert contents(found) == ["a: a", "b: b"]
+    assert contents(result) == ["a: a", "b: b"]
 
 
 async def test_a_call_whose_actor_died_ends_as_unknown_and_the_loss_is_told_once() -> None:
@@ -247,13 +247,13 @@ async def test_there_is_one_actor_for_each_key_which_may_look_at_config_and_stat
     node = ToolNode([child(Notebook, key=by_thread)])
 
     async def append(thread: str, topic: str) -> Any:
-        asked = {"messages": [AIMessage("", tool_calls=one("append", text="x"))], "topic": topic}
-        return contents(await node.ainvoke(asked, {"configurable": {"thread_id": thread}}))[0]
+        node_input = {"messages": [AIMessage("", tool_calls=one("append", text="x"))], "topic": topic}
+        return contents(await node.ainvoke(node_input, {"configurable": {"thread_id": thread}}))[0]
 
     async with node:
-        found = [await append(*where) for where in (("1", "a"), ("2", "a"), ("1", "a"), ("1", "b"))]
+        results = [await append(*arguments) for arguments in (("1", "a"), ("2", "a"), ("1", "a"), ("1", "b"))]
 
-    assert found == ["1", "1", "2", "1"]
+    assert results == ["1", "1", "2", "1"]
     assert list(node.tools_by_name["append"].args) == ["text"]
     assert lives[0] == "start notes 1 a"
 
@@ -292,7 +292,7 @@ class Greedy(Actor):
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "says"),
+    ("tools", "error", "says"),
     [
         ([Untyped()], TypeError, "Untyped.goto does not say of which type 'url' is"),
         ([Undescribed()], TypeError, "Undescribed.goto has no docstring"),
@@ -303,9 +303,9 @@ class Greedy(Actor):
         (Notebook(), TypeError, "ToolNode takes a list of tools"),
     ],
 )
-def test_what_cannot_be_a_tool_is_an_error_when_the_node_is_built(given: Any, error: Any, says: str) -> None:
+def test_what_cannot_be_a_tool_is_an_error_when_the_node_is_built(tools: Any, error: Any, says: str) -> None:
     with pytest.raises(error, match=says):
-        ToolNode(given)
+        ToolNode(tools)
 
 
 async def test_a_node_is_open_once_at_a_time() -> None:

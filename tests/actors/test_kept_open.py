@@ -67,21 +67,21 @@ def agent_of(*actors: Actor, times: int = 9) -> Any:
     return create_react_agent(ScriptedModel(script), [*actors])
 
 
-async def counted(agent: Any) -> str:
+async def ask_count(agent: Any) -> str:
     state = await agent.ainvoke({"messages": "count"})
     return str(state["messages"][-2].content)
 
 
 async def in_a_task(fn: Any, *args: Any) -> Any:
     """Await `fn` in a new task, as a notebook does with a cell."""
-    found: list[Any] = []
+    results: list[Any] = []
 
     async def cell() -> None:
-        found.append(await fn(*args))
+        results.append(await fn(*args))
 
     async with anyio.create_task_group() as group:
         group.start_soon(cell)
-    return found[0]
+    return results[0]
 
 
 @pytest.mark.real_clock
@@ -90,7 +90,7 @@ async def test_an_agent_stays_open_from_one_task_to_another() -> None:
     before = live_tasks()
     agent = agent_of(Counter())
     assert await in_a_task(agent.open) is agent
-    assert [await in_a_task(counted, agent) for _ in range(3)] == ["1", "2", "3"]
+    assert [await in_a_task(ask_count, agent) for _ in range(3)] == ["1", "2", "3"]
     await in_a_task(agent.aclose)
 
     assert Counter.log == ["start", "stop"]
@@ -182,7 +182,7 @@ async def test_an_interrupted_close_has_closed() -> None:
     node = ToolNode([Counter(), wait])
     async with anyio.create_task_group() as group:
         await node.open()
-        group.start_soon(drained_call, node)
+        group.start_soon(assert_draining, node)
         await anyio.sleep(1)
         with anyio.move_on_after(1) as scope:
             await node.aclose()
@@ -191,7 +191,7 @@ async def test_an_interrupted_close_has_closed() -> None:
     assert live_tasks() == before
 
 
-async def drained_call(node: ToolNode) -> None:
+async def assert_draining(node: ToolNode) -> None:
     with pytest.raises(DrainingError):
         await node.ainvoke([tool_call("wait", "1")])
 
@@ -251,11 +251,11 @@ def test_the_end_of_the_loop_closes_and_warns(anyio_backend_name: str, caplog: p
 
     async def forgets() -> None:
         await agent.open()
-        assert await counted(agent) == "1"
+        assert await ask_count(agent) == "1"
 
     async def closes() -> None:
         await agent.open()
-        assert await counted(agent) == "1"
+        assert await ask_count(agent) == "1"
         await agent.aclose()
 
     _run(forgets, anyio_backend_name)
@@ -286,7 +286,7 @@ async def test_another_event_loop_cannot_close() -> None:
     await agent.open()
     with pytest.raises(RuntimeError, match=r"was opened in another event loop: `await \.\.\.\.aclose\(\)` there"):
         agent.close()
-    assert await counted(agent) == "1"
+    assert await ask_count(agent) == "1"
     await agent.aclose()
     agent.close()
 

@@ -51,10 +51,10 @@ class Counter(Actor):
 async def test_each_key_has_an_actor_that_starts_when_it_is_asked() -> None:
     async with keyed(Counter()) as counters:
         before = list(lives)
-        found = [await counters[key].up() for key in ("a", "b", "a")]
+        counts = [await counters[key].up() for key in ("a", "b", "a")]
 
     assert before == []
-    assert found == [1, 1, 2]
+    assert counts == [1, 1, 2]
     assert lives[:2] == ["start a", "start b"]
     assert sorted(lives[2:]) == ["stop a", "stop b"]
 
@@ -84,22 +84,22 @@ async def test_the_state_after_a_call_that_failed_is_kept_like_any_other() -> No
             await counters["a"].slip()
         with pytest.raises(ActorDiedError):
             await counters["a"].die()
-        again = await counters["a"].up()
+        count = await counters["a"].up()
 
-    assert again == 3
+    assert count == 3
 
 
 async def test_a_reference_that_is_kept_leads_to_the_same_actor_through_evictions() -> None:
     async with keyed(Counter(), cap=1) as counters:
-        mine = counters["a"]
-        first = await mine.up()
+        counter = counters["a"]
+        first = await counter.up()
         await counters["b"].up()
-        other = counters["a"]
-        found = [await mine.up(), await other.up(), await mine.up()]
+        same_counter = counters["a"]
+        counts = [await counter.up(), await same_counter.up(), await counter.up()]
 
     assert first == 1
-    assert found == [2, 3, 4]
-    assert mine == other
+    assert counts == [2, 3, 4]
+    assert counter == same_counter
 
 
 async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for_the_next() -> None:
@@ -114,18 +114,18 @@ async def test_a_start_that_fails_is_said_to_those_who_asked_and_tried_again_for
     async with keyed(Shaky()) as counters:
         with pytest.raises(ActorGoneError, match=r"Shaky\['a'\].*ConnectionError\('not yet'\)"):
             await counters["a"].up()
-        found = await counters["a"].up()
+        count = await counters["a"].up()
 
-    assert found == 1
+    assert count == 1
 
 
 async def test_after_the_block_nobody_lives_and_a_kept_reference_says_so() -> None:
     """A kept reference raises at once after the block, instead of waiting forever."""
     async with keyed(Counter()) as counters:
-        mine = counters["a"]
-        await mine.up()
+        counter = counters["a"]
+        await counter.up()
     with pytest.raises(ActorGoneError, match="it was ended"):
-        await mine.up()
+        await counter.up()
     with pytest.raises(ActorGoneError, match="it was ended"):
         await counters["new"].up()
 
@@ -153,14 +153,14 @@ async def test_one_that_is_asked_in_the_moment_in_which_the_block_ends_is_not_le
 
 
 async def test_snapshots_are_kept_where_somebody_says() -> None:
-    kept = InMemorySnapshots()
-    found: list[int] = []
+    snapshots = InMemorySnapshots()
+    counts: list[int] = []
 
     for _ in range(3):
-        async with keyed(Counter(), snapshots=kept) as counters:
-            found.append(await counters["a"].up())
+        async with keyed(Counter(), snapshots=snapshots) as counters:
+            counts.append(await counters["a"].up())
 
-    assert found == [1, 2, 3]
+    assert counts == [1, 2, 3]
 
 
 async def test_a_snapshot_that_cannot_be_read_or_saved_is_said() -> None:
@@ -213,8 +213,8 @@ async def test_ten_thousand_of_which_a_hundred_live() -> None:
     async with node:
         for turn in (1, 2):
             for first in range(0, 10_000, 500):
-                found = await node.ainvoke([tool_call("up", str(key)) for key in range(first, first + 500)])
-                assert [message.content for message in found["messages"]] == [str(turn)] * 500
+                result = await node.ainvoke([tool_call("up", str(key)) for key in range(first, first + 500)])
+                assert [message.content for message in result["messages"]] == [str(turn)] * 500
                 if first == 5_000 and turn == 1:
                     await note()
             await note()
@@ -227,11 +227,11 @@ async def test_the_one_that_was_asked_least_recently_goes_first_and_comes_back_w
     async with keyed(Counter(), cap=2) as counters:
         for key in "abac":
             await counters[key].up()
-        there = list(lives)
-        again = await counters["b"].up()
+        earlier_lives = list(lives)
+        count = await counters["b"].up()
 
-    assert there == ["start a", "start b", "stop b", "start c"]
-    assert again == 2
+    assert earlier_lives == ["start a", "start b", "stop b", "start c"]
+    assert count == 2
 
 
 async def test_whoever_is_not_asked_for_a_while_goes() -> None:
@@ -244,25 +244,25 @@ async def test_whoever_is_not_asked_for_a_while_goes() -> None:
         gone = list(lives)
         await anyio.sleep(20)
         none = counters.statistics().alive
-        again = await counters["a"].up()
+        count = await counters["a"].up()
 
     assert gone[:3] == ["start a", "start b", "stop a"]
-    assert (alive, none, again) == (1, 0, 2)
+    assert (alive, none, count) == (1, 0, 2)
 
 
 async def test_one_that_never_rests_does_not_keep_the_others_away() -> None:
-    found: list[int] = []
+    counts: list[int] = []
 
     async def ask(key: str, times: int) -> None:
-        found.extend([await counters[key].up() for _ in range(times)])
+        counts.extend([await counters[key].up() for _ in range(times)])
 
     async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
         for _ in range(5):
             group.start_soon(ask, "busy", 40)
         group.start_soon(ask, "other", 1)
 
-    assert sorted(found)[:2] == [1, 1]
-    assert max(found) == 200
+    assert sorted(counts)[:2] == [1, 1]
+    assert max(counts) == 200
 
 
 async def test_an_actor_that_makes_room_lets_its_handlers_end_however_old_it_is() -> None:
@@ -299,14 +299,14 @@ async def test_saves_of_calls_side_by_side_do_not_overtake_each_other() -> None:
     class Slow(InMemorySnapshots):
         async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
             await anyio.sleep(5 if snapshot == 1 else 0)
-            kept.append(snapshot)
+            saved.append(snapshot)
 
-    kept: list[object] = []
+    saved: list[object] = []
     async with keyed(child(Adder, save="each_call", snapshots=Slow())) as counters:
         async with anyio.create_task_group() as group:
             group.start_soon(counters["a"].add, 1.0)
             group.start_soon(counters["a"].add, 2.0)
-        seen = list(kept)
+        saved_by_calls = list(saved)
 
-    assert seen == sorted(seen, key=str)
-    assert seen[-1] == 2
+    assert saved_by_calls == sorted(saved_by_calls, key=str)
+    assert saved_by_calls[-1] == 2

@@ -34,9 +34,9 @@ async def test_what_was_saved_is_restored_and_the_unknown_call_is_its_policys(
     assert killed.returncode == -signal.SIGKILL
 
     with SqliteSaver.from_conn_string(str(tmp_path / "db")) as saver:
-        found = await agent(tmp_path, saver, policy, store).ainvoke(None, CONFIG)
+        result = await agent(tmp_path, saver, policy, store).ainvoke(None, CONFIG)
 
-    contents = [message.content for message in found["messages"] if isinstance(message, ToolMessage)]
+    contents = [message.content for message in result["messages"] if isinstance(message, ToolMessage)]
     appended = ["a", "a,b", "a,b,c", "a,b,d", "a,b,c,d", "a,b,d,e", "a,b,c,d,e", "a,b,d,c", "a,b,d,c,e"]
     assert contents[:2] == ["a", "a,b"]
     assert contents[2] in (paid, "a,b,d,c")  # trio begins the calls of a batch in any order

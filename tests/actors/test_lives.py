@@ -67,7 +67,7 @@ class Page(Actor):
 
     @handler(deferred=True)
     async def keep(self, reply: Reply[str], seconds: float) -> None:
-        self.kept = reply
+        self.open_reply = reply
         await anyio.sleep(seconds)
 
     @handler(on_cancel="restart")
@@ -179,14 +179,14 @@ async def test_an_owner_that_is_cancelled_while_an_actor_starts_waits_for_its_en
 
 async def test_handlers_that_go_on_are_cancelled_and_the_actor_still_stops_in_order() -> None:
     """`stop` may await on either loop, even if the handlers exceeded their time and were cancelled."""
-    found: list[object] = []
+    outcomes: list[object] = []
     async with anyio.create_task_group() as group:
         async with running(child(Slow(0, 1), stop_timeout=3)) as slow:
-            group.start_soon(keep, found, slow.work(100))
+            group.start_soon(keep, outcomes, slow.work(100))
             await anyio.sleep(1)
             began = anyio.current_time()
         assert anyio.current_time() - began == pytest.approx(4)
-    assert [type(one) for one in found] == [ActorDiedError]
+    assert [type(outcome) for outcome in outcomes] == [ActorDiedError]
     assert Slow.log == ["start", "started", "cancelled", "stop", "stopped"]
 
 
@@ -237,9 +237,9 @@ async def test_ctrl_c_in_an_actor_of_a_node_comes_out_where_its_life_ends(is_ope
     node = ToolNode([Interrupted()])
     with pytest.raises(KeyboardInterrupt):
         async with node if is_open else nullcontext():
-            found = await node.ainvoke([tool_call("work")])
+            result = await node.ainvoke([tool_call("work")])
             assert is_open
-            assert "KeyboardInterrupt" in found["messages"][0].content
+            assert "KeyboardInterrupt" in result["messages"][0].content
 
 
 async def test_a_dropped_reply_is_an_error_for_its_caller() -> None:

@@ -70,8 +70,10 @@ def test_messages_begin_in_order_alone_or_with_their_group(plan: list[Any]) -> N
         if step == "next":
             first = waiting[0] if waiting else None
             group = first and first.handler.group
-            alike = group is not None and all(one.handler.group == group for one in running)
-            may = first is not None and (not running or (alike and (group == "looks" or len(running) < 2)))
+            is_same_group = group is not None and all(
+                running_message.handler.group == group for running_message in running
+            )
+            may = first is not None and (not running or (is_same_group and (group == "looks" or len(running) < 2)))
             assert mailbox.next() is (first if may else None)
             if may:
                 running.append(waiting.pop(0))
@@ -103,49 +105,49 @@ def test_what_a_message_needs_is_what_keeps_it_from_beginning(plan: list[Any]) -
         elif not isinstance(step, int):
             count += 1
             mailbox.put(message(count, step))
-        for one in mailbox.waiting:
-            needs = mailbox.needs(one)
+        for entry in mailbox.waiting:
+            needs = mailbox.needs(entry)
             assert set(needs.messages) <= set(mailbox.running)
             assert not len(needs.alternatives) > 1 or len(needs.messages) == 2
     first = next(iter(mailbox.waiting), None)
     if first is not None:
         needs = mailbox.needs(first)
-        for one in needs.messages[:1] if len(needs.alternatives) > 1 else needs.messages:
-            mailbox.release(one)
+        for entry in needs.messages[:1] if len(needs.alternatives) > 1 else needs.messages:
+            mailbox.release(entry)
         assert mailbox.next() is first
 
 
 def test_a_message_may_be_withdrawn_after_it_was_taken() -> None:
-    mailbox, (one, two) = box(), map(message, range(2))
-    mailbox.put(one)
-    mailbox.put(two)
-    assert mailbox.next() is one
+    mailbox, (first, second) = box(), map(message, range(2))
+    mailbox.put(first)
+    mailbox.put(second)
+    assert mailbox.next() is first
     assert mailbox.next() is None
-    mailbox.withdraw(one)
-    assert mailbox.next() is two
+    mailbox.withdraw(first)
+    assert mailbox.next() is second
 
 
 def test_messages_that_have_not_begun_are_the_first_again_after_their_actor_died() -> None:
     cell, messages = Cell("a", Actor, box(), Poison(3)), [message(number, "looks") for number in range(3)]
-    for one in messages:
-        cell.mailbox.put(one)
-    taken: list[Any] = [cell.next(), cell.next()]
-    for one in taken:
-        one.is_taken_only = True
+    for entry in messages:
+        cell.mailbox.put(entry)
+    taken_messages: list[Any] = [cell.next(), cell.next()]
+    for entry in taken_messages:
+        entry.is_taken_only = True
     cell.die("it crashed")
     assert not cell.mailbox.running
     assert list(cell.mailbox.waiting) == messages
 
 
 def test_one_that_a_handler_here_awaits_may_be_taken_before_the_others() -> None:
-    mailbox, one, two = box(), message(1), message(2)
-    two.is_awaited_here = True
-    mailbox.put(one)
-    mailbox.put(two)
-    assert mailbox.next(only_awaited_here=True) is two
+    mailbox, first, second = box(), message(1), message(2)
+    second.is_awaited_here = True
+    mailbox.put(first)
+    mailbox.put(second)
+    assert mailbox.next(only_awaited_here=True) is second
     assert mailbox.next(only_awaited_here=True) is None
-    mailbox.release(two)
-    assert mailbox.next() is one
+    mailbox.release(second)
+    assert mailbox.next() is first
 
 
 @pytest.mark.every_variant
@@ -162,18 +164,18 @@ def test_wrong_options_are_refused(waits: Any, when_full: Any, error: type[Excep
 # Circles: messages "a" to "d", by what each of them waits for
 
 
-def found(needs: dict[str, Any], asked: str, *above: str) -> str | None:
+def find_chain(needs: dict[str, Any], asked_name: str, *above: str) -> str | None:
     """Return the chain of the circle that a call closes; `above` are the messages whose handlers wait for it."""
-    every = {name: Fake(0, Handler(None), name.rstrip("12")) for name in [*needs, asked, *above]}
-    every[asked].above = [every[name] for name in above]
+    every = {name: Fake(0, Handler(None), name.rstrip("12")) for name in [*needs, asked_name, *above]}
+    every[asked_name].above = [every[name] for name in above]
 
-    def needs_of(one: Any) -> Needs:
-        name = next(name for name, other in every.items() if other is one)
+    def needs_of(message: Any) -> Needs:
+        name = next(name for name, candidate in every.items() if candidate is message)
         ways = needs.get(name, [()])
-        return Needs(tuple(tuple(every[part] for part in way) for way in ways))
+        return Needs(tuple(tuple(every[part] for part in alternative) for alternative in ways))
 
-    chain: Any = find_circle(every[asked], needs_of)
-    return chain and " ".join(next(name for name, other in every.items() if other is one) for one in chain)
+    chain: Any = find_circle(every[asked_name], needs_of)
+    return chain and " ".join(next(name for name, candidate in every.items() if candidate is link) for link in chain)
 
 
 CIRCLES: dict[str, tuple[dict[str, Any], str, tuple[str, ...], str | None]] = {
@@ -192,11 +194,11 @@ CIRCLES: dict[str, tuple[dict[str, Any], str, tuple[str, ...], str | None]] = {
 
 
 @pytest.mark.every_variant
-@pytest.mark.parametrize(("needs", "asked", "above", "chain"), CIRCLES.values(), ids=CIRCLES)
+@pytest.mark.parametrize(("needs", "asked_name", "above", "chain"), CIRCLES.values(), ids=CIRCLES)
 def test_a_call_that_would_wait_for_itself_is_found(
-    needs: dict[str, Any], asked: str, above: tuple[str, ...], chain: str | None
+    needs: dict[str, Any], asked_name: str, above: tuple[str, ...], chain: str | None
 ) -> None:
-    assert found(needs, asked, *above) == chain
+    assert find_chain(needs, asked_name, *above) == chain
 
 
 def test_the_room_that_a_message_needs_is_named() -> None:
@@ -232,25 +234,25 @@ def real_message() -> Any:
 
 async def test_a_message_that_has_ended_keeps_only_its_outcome() -> None:
     """Arguments and asker may be large, and a context that refers to the message would be a reference cycle."""
-    one = real_message()
-    one.caller, one.named_by = real_message(), {"a": 2}
-    one.scope = one.loop.scope(1.0, 1.0)
-    assert not one.has_ended
-    one.end("found", None)
-    assert one.has_ended
-    assert (one.state, one.outcome()) == ("ended", "found")
-    assert (one.scope, one.caller, one.args, one.kwargs, one.named_by) == (None, None, (), {}, None)
-    assert not hasattr(one, "context")
+    message = real_message()
+    message.caller, message.named_by = real_message(), {"a": 2}
+    message.scope = message.loop.scope(1.0, 1.0)
+    assert not message.has_ended
+    message.end("found", None)
+    assert message.has_ended
+    assert (message.state, message.outcome()) == ("ended", "found")
+    assert (message.scope, message.caller, message.args, message.kwargs, message.named_by) == (None, None, (), {}, None)
+    assert not hasattr(message, "context")
 
 
 async def test_an_error_is_freed_as_soon_as_it_was_raised() -> None:
     """A reference cycle would keep the frames of the handler, and all that they refer to, until a collection."""
-    one, error = real_message(), ClosedResourceError()
+    message, error = real_message(), ClosedResourceError()
     is_alive = ref(error)
-    one.end(None, error)
+    message.end(None, error)
     del error
     with suppress(ClosedResourceError):
-        one.outcome()
+        message.outcome()
     assert is_alive() is None
 
 
@@ -258,18 +260,21 @@ def test_a_message_needs_nothing_of_the_messages_behind_it() -> None:
     """A message that runs alone, further back in the queue, waits for this one and not the other way round."""
     mailbox, running = box(), [message(number, "reads") for number in range(2)]
     waiting, behind = message(2, "reads"), message(3)
-    for one in (*running, waiting, behind):
-        mailbox.put(one)
+    for entry in (*running, waiting, behind):
+        mailbox.put(entry)
     assert [mailbox.next() for _ in running] == running
-    assert mailbox.needs(waiting) == Needs(tuple((one,) for one in running))
+    assert mailbox.needs(waiting) == Needs(tuple((entry,) for entry in running))
     assert mailbox.needs(behind) == Needs((tuple(running),))
 
 
 async def test_a_new_message_waits_without_task_scope_and_outcome() -> None:
-    one = real_message()
-    assert (one.state, one.task, one.scope, one.value, one.error, one.kill_error) == ("waiting", *[None] * 5)
-    assert one.identity == ("read", (1,), {"a": 2})
-    one.named_by = {"page": 3}
-    assert one.identity == ("read", (), {"page": 3})
-    assert not one.is_awaited_here
-    assert one.loop_holder == ("Notebook.read", "the handler Notebook.read", one.loop_holder.remedy)
+    message = real_message()
+    assert (message.state, message.task, message.scope, message.value, message.error, message.kill_error) == (
+        "waiting",
+        *[None] * 5,
+    )
+    assert message.identity == ("read", (1,), {"a": 2})
+    message.named_by = {"page": 3}
+    assert message.identity == ("read", (), {"page": 3})
+    assert not message.is_awaited_here
+    assert message.loop_holder == ("Notebook.read", "the handler Notebook.read", message.loop_holder.remedy)

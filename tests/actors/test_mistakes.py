@@ -368,9 +368,9 @@ async def test_a_handler_of_a_description_is_no_call() -> None:
 
     with pytest.raises(TypeError, match=r"only describes an actor .* async with running\(Notebook\(\.\.\.\)\)"):
         await description.append("x")
-    async with running(Other) as other:
+    async with running(Other) as asker:
         with pytest.raises(TypeError, match=r"only describes an actor"):
-            await other.ask()
+            await asker.ask()
 
 
 async def test_a_reply_is_sent_once_and_fails_with_an_error_only() -> None:
@@ -384,9 +384,9 @@ async def test_a_reply_is_sent_once_and_fails_with_an_error_only() -> None:
                 reply.fail(wrong)  # type: ignore[arg-type]
         error = ValueError("no")
         assert reply.fail(error)
-        for again in (lambda: reply.send(1), lambda: reply.fail(error)):
+        for send_again in (lambda: reply.send(1), lambda: reply.fail(error)):
             with pytest.raises(RuntimeError, match=r"the reply of Notebook\.later has been sent already"):
-                again()
+                send_again()
         await anyio.sleep(1)
         assert came_to == [error]
 

@@ -56,10 +56,10 @@ TRIED_TWICE = TreePlan(
 """A branch fails when it is started with others, while a restart of its own is still due."""
 
 
-def assert_same(seen: list[tuple[float, str]], expected: list[tuple[float, str]]) -> None:
+def assert_same(actual: list[tuple[float, str]], expected: list[tuple[float, str]]) -> None:
     """Compare events and their order, and their times rounded to milliseconds."""
-    assert [what for _, what in seen] == [what for _, what in expected]
-    assert [when for when, _ in seen] == pytest.approx([when for when, _ in expected], rel=0, abs=0.0011)
+    assert [event for _, event in actual] == [event for _, event in expected]
+    assert [when for when, _ in actual] == pytest.approx([when for when, _ in expected], rel=0, abs=0.0011)
 
 
 @given(plan=tree_plans)
@@ -68,4 +68,4 @@ def assert_same(seen: list[tuple[float, str]], expected: list[tuple[float, str]]
 async def test_a_tree_of_supervisors_starts_and_stops_whom_otp_would(plan: TreePlan) -> None:
     world = TreeWorld(plan)
     assert await world.play() == []
-    assert_same(world.seen, Model(plan).seen)
+    assert_same(world.events, Model(plan).events)

@@ -84,13 +84,13 @@ class Cancelled:
         try:
             with anyio.fail_after(10):
                 async with ToolNode([ledger], policies={"wait": policy}) as node:
-                    assert await self._told(node, "wait", asks=asks) == "{'ended': 'timeout'}"
+                    assert await self._answer_of(node, "wait", asks=asks) == "{'ended': 'timeout'}"
                     assert self.began.is_set()
-                    assert await self._told(node, "count") == "1"
+                    assert await self._answer_of(node, "count") == "1"
         finally:
             self.release.set()
 
-    async def _told(self, node: ToolNode, name: str, **args: object) -> str:
+    async def _answer_of(self, node: ToolNode, name: str, **args: object) -> str:
         message = (await node.ainvoke([tool_call(name, name, **args)]))["messages"][0]
         return str(message.additional_kwargs.get("callboard") or message.content)
 
@@ -135,9 +135,9 @@ async def test_a_plain_handler_that_an_async_one_awaits_runs_in_the_actors_threa
     """In the loop's thread the database would refuse the call, and a blocking handler would block the loop."""
     opened: list[int] = []
     actor = Both(threading.Event(), opened, [], lambda: None)
-    async with running(actor) as both:
-        assert await both.count_twice() == 2
-        assert await both.thread() == opened[0] != threading.get_ident()
+    async with running(actor) as running_actor:
+        assert await running_actor.count_twice() == 2
+        assert await running_actor.thread() == opened[0] != threading.get_ident()
 
 
 async def test_a_plain_handler_that_an_async_one_awaits_ends_when_that_one_is_cancelled() -> None:
@@ -146,10 +146,10 @@ async def test_a_plain_handler_that_an_async_one_awaits_ends_when_that_one_is_ca
     actor = Both(release, [], [], began.set)
     try:
         with anyio.fail_after(10):
-            async with running(actor) as both:
+            async with running(actor) as running_actor:
                 with anyio.move_on_after(0.1):
-                    await both.wait_for_it()
+                    await running_actor.wait_for_it()
                 assert began.is_set()
-                assert await both.count() == 1
+                assert await running_actor.count() == 1
     finally:
         release.set()

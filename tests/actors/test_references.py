@@ -64,7 +64,7 @@ class Notebook(Actor):
             self.log.append("ended")
 
     @handler(group="control")
-    async def told(self) -> list[str]:
+    async def read_log(self) -> list[str]:
         return list(self.log)
 
     @handler
@@ -73,23 +73,23 @@ class Notebook(Actor):
 
 
 async def in_a_task(fn: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     async def ask() -> None:
         try:
-            found.append(await fn())
+            outcomes.append(await fn())
         except Exception as error:
-            found.append(error)
+            outcomes.append(error)
 
     async with anyio.create_task_group() as group:
         group.start_soon(ask)
-    return _outcome(found)
+    return _outcome(outcomes)
 
 
-def _outcome(found: list[Any]) -> Any:
-    if isinstance(found[0], BaseException):
-        raise found[0]
-    return found[0]
+def _outcome(outcomes: list[Any]) -> Any:
+    if isinstance(outcomes[0], BaseException):
+        raise outcomes[0]
+    return outcomes[0]
 
 
 async def in_a_worker_thread(fn: Callable[[], Coroutine[Any, Any, Any]]) -> Any:
@@ -106,14 +106,14 @@ async def in_a_trio_of_its_own(fn: Callable[[], Coroutine[Any, Any, Any]]) -> An
 
 async def _in_a_plain_thread(fn: Callable[[], Any]) -> Any:
     """Run the function in a thread without the caller's context variables."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
     ended = threading.Event()
 
     def work() -> None:
         try:
-            found.append(fn())
+            outcomes.append(fn())
         except BaseException as error:
-            found.append(error)
+            outcomes.append(error)
         finally:
             ended.set()
 
@@ -122,7 +122,7 @@ async def _in_a_plain_thread(fn: Callable[[], Any]) -> Any:
     while not ended.is_set():
         await anyio.sleep(0.002)
     thread.join()
-    return _outcome(found)
+    return _outcome(outcomes)
 
 
 PLACES = [in_a_task, in_a_worker_thread, in_an_asyncio_of_its_own, in_a_trio_of_its_own]
@@ -131,23 +131,23 @@ PLACES = [in_a_task, in_a_worker_thread, in_an_asyncio_of_its_own, in_a_trio_of_
 @pytest.mark.real_clock
 async def test_a_reference_is_used_from_any_task_thread_and_event_loop() -> None:
     async with running(Notebook) as book:
-        for number, place in enumerate(PLACES, 1):
-            assert await place(lambda: book.append("a")) == number
-            assert await place(book.size) == number
-            assert await place(lambda: book.later("x")) == "x"
+        for number, call_from in enumerate(PLACES, 1):
+            assert await call_from(lambda: book.append("a")) == number
+            assert await call_from(book.size) == number
+            assert await call_from(lambda: book.later("x")) == "x"
 
 
 @pytest.mark.real_clock
 async def test_a_reference_leads_to_the_next_life_and_says_that_there_is_none() -> None:
     async with Supervisor([child(Notebook, poison=9)], backoff=SOON, intensity=9) as tree:
         book = tree[Notebook]
-        for place in PLACES:
+        for call_from in PLACES:
             with pytest.raises(ActorDiedError, match="burnt"):
-                await place(book.burn)
-            assert await place(lambda: book.append("a")) == 1
-    for place in PLACES:
+                await call_from(book.burn)
+            assert await call_from(lambda: book.append("a")) == 1
+    for call_from in PLACES:
         with pytest.raises(ActorGoneError, match="Notebook is not there: its supervisor has ended"):
-            await place(book.count)
+            await call_from(book.count)
 
 
 @pytest.mark.real_clock
@@ -160,13 +160,13 @@ async def test_an_asker_on_another_loop_that_is_cancelled_waits_for_the_end_of_i
             with anyio.CancelScope() as scope:
                 async with anyio.create_task_group() as group:
                     group.start_soon(book.hold)
-                    while await book.told() != ["began"]:
+                    while await book.read_log() != ["began"]:
                         await anyio.sleep(0.001)
                     scope.cancel()
-            return scope.cancelled_caught, await book.told()
+            return scope.cancelled_caught, await book.read_log()
 
-        there = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
-        assert await there(give_up) == (True, ["began", "ended"])
+        run_in_loop = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
+        assert await run_in_loop(give_up) == (True, ["began", "ended"])
         assert await book.count() == 0
 
 
@@ -181,8 +181,8 @@ async def test_a_loop_that_ends_takes_its_askers_back(library: str) -> None:
             books.append(book)
             assert await book.append("a") == 1
 
-    there = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
-    await there(live)
+    run_in_loop = in_a_trio_of_its_own if library == "trio" else in_an_asyncio_of_its_own
+    await run_in_loop(live)
     with pytest.raises(ActorGoneError, match="its supervisor has ended"):
         await books[0].count()
 
@@ -269,10 +269,10 @@ async def test_a_method_of_a_reference_that_is_not_awaited_asks_nothing() -> Non
 
 async def test_a_reference_holds_nothing_of_an_actor_that_has_ended() -> None:
     class Heavy(Actor):
-        made: "list[weakref.ref[Heavy]]" = []
+        instances: "list[weakref.ref[Heavy]]" = []
 
         async def start(self) -> None:
-            self.made.append(weakref.ref(self))
+            self.instances.append(weakref.ref(self))
 
         @handler
         async def work(self) -> None:
@@ -282,6 +282,6 @@ async def test_a_reference_holds_nothing_of_an_actor_that_has_ended() -> None:
         await heavy.work()
     await anyio.sleep(0.01)
     gc.collect()
-    assert Heavy.made[0]() is None
+    assert Heavy.instances[0]() is None
     with pytest.raises(ActorGoneError):
         await heavy.work()

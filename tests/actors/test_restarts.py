@@ -11,8 +11,8 @@ NO_WAIT = Backoff(first=1, factor=2, maximum=4, jitter=0)
 
 
 def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **options: Any) -> Restarts:
-    given = {"period": 10.0, "backoff": NO_WAIT, "chance": lambda: 0.0, **options}
-    return Restarts(kinds, strategy=strategy, intensity=intensity, **given)
+    all_options = {"period": 10.0, "backoff": NO_WAIT, "chance": lambda: 0.0, **options}
+    return Restarts(kinds, strategy=strategy, intensity=intensity, **all_options)
 
 
 @pytest.mark.parametrize(

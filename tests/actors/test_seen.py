@@ -33,7 +33,7 @@ from callboard._cli._view import line, picture
 from callboard.telemetry import Logs, RecordingWriter, read_recording
 from tests.helpers import BrokenError, make
 from tests.telemetry._measured import Seen
-from tests.telemetry._traces import Traces, attributes, events, facts, is_child, texts_in, traced
+from tests.telemetry._traces import Traces, attributes, events, facts, is_child, record_traces, texts_in
 
 AT_ONCE = Backoff(first=0.5, jitter=0.0)
 
@@ -103,7 +103,7 @@ async def torn_and_restarted() -> None:
         await tree[Desk].work(0.0)
 
 
-async def evicted(name: str = "other") -> None:
+async def evict_desk(name: str = "other") -> None:
     """Run two desks by key, of which only one can live at a time."""
     async with keyed(Desk, name=name, cap=1) as desks:
         await desks["a"].work(0.0)
@@ -119,15 +119,15 @@ async def test_an_ask_is_told_of_when_it_begins_is_taken_and_ends() -> None:
             group.start_soon(desk.work, 3.0)
 
     first, second = sorted({event.number for event in watcher.asks})
-    told = {number: [event for event in watcher.asks if event.number == number] for number in (first, second)}
-    assert [event.phase for event in told[first]] == [event.phase for event in told[second]]
-    assert [event.phase for event in told[second]] == ["begun", "taken", "ended"]
-    assert [(event.actor, event.handler, event.key, event.call, event.ahead) for event in told[second]] == [
+    events_by_ask = {number: [event for event in watcher.asks if event.number == number] for number in (first, second)}
+    assert [event.phase for event in events_by_ask[first]] == [event.phase for event in events_by_ask[second]]
+    assert [event.phase for event in events_by_ask[second]] == ["begun", "taken", "ended"]
+    assert [(event.actor, event.handler, event.key, event.call, event.ahead) for event in events_by_ask[second]] == [
         ("Desk", "work", None, None, 1)
     ] * 3
-    assert [event.ahead for event in told[first]] == [0, 0, 0]
-    assert [event.waited for event in told[second]] == [0.0, pytest.approx(2.0), pytest.approx(2.0)]
-    assert told[second][2].time - told[second][0].time == pytest.approx(5.0)
+    assert [event.ahead for event in events_by_ask[first]] == [0, 0, 0]
+    assert [event.waited for event in events_by_ask[second]] == [0.0, pytest.approx(2.0), pytest.approx(2.0)]
+    assert events_by_ask[second][2].time - events_by_ask[second][0].time == pytest.approx(5.0)
     assert all(event.error is None for event in watcher.asks)
 
 
@@ -170,8 +170,8 @@ async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
     with observe(nobody, actors=watcher):
         await torn_and_restarted()
 
-    told = [(event.phase, event.actor, type(event.error).__name__) for event in watcher.lives]
-    assert told == [
+    lives = [(event.phase, event.actor, type(event.error).__name__) for event in watcher.lives]
+    assert lives == [
         ("started", "Desk", "NoneType"),
         ("died", "Desk", "BrokenError"),
         ("restarted", "Desk", "BrokenError"),
@@ -184,7 +184,7 @@ async def test_lives_are_told_of_with_what_ended_them_and_who_waits() -> None:
 async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None:
     watcher = Watcher()
     with observe(nobody, actors=watcher):
-        await evicted()
+        await evict_desk()
 
     assert [(event.phase, event.key) for event in watcher.lives] == [
         ("started", "a"),
@@ -193,22 +193,22 @@ async def test_an_eviction_is_told_of_with_the_asks_that_want_the_room() -> None
         ("started", "b"),
         ("stopped", "b"),
     ]
-    wanted = next(event.number for event in watcher.asks if event.key == "b")
-    assert watcher.lives[1].asks == (wanted,)
+    ask_number = next(event.number for event in watcher.asks if event.key == "b")
+    assert watcher.lives[1].asks == (ask_number,)
 
 
 async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_its_handler_does() -> None:
     """The actor may be older than the trace, but the handler runs in the trace of the caller."""
-    kept = Traces()
-    async with ToolNode([Desk(kept.tracer)]) as node:
-        with kept.on():
+    traces = Traces()
+    async with ToolNode([Desk(traces.tracer)]) as node:
+        with traces.on():
             await node.ainvoke([tool_call("work", seconds=2.0)])
 
-    ask, attempt = kept.one("ask"), kept.one("attempt")
+    ask, attempt = traces.one("ask"), traces.one("attempt")
     assert ask.name == "ask Desk.work"
     assert is_child(ask, attempt)
-    assert is_child(attempt, kept.tool())
-    assert is_child(kept.one("query"), ask)
+    assert is_child(attempt, traces.tool())
+    assert is_child(traces.one("query"), ask)
     assert attributes(ask) == {
         names.ACTOR: "Desk",
         names.ACTOR_HANDLER: "work",
@@ -219,30 +219,30 @@ async def test_the_span_of_an_ask_is_a_child_of_its_call_and_the_parent_of_what_
 
 
 async def test_the_span_of_an_ask_says_what_it_waited_for() -> None:
-    with traced() as kept:
+    with record_traces() as traces:
         await torn_and_restarted()
-        await evicted()
+        await evict_desk()
 
-    died, waited = kept.one("ask Desk.tear"), kept.one("ask Desk.work")
+    died, waited = traces.one("ask Desk.tear"), traces.one("ask Desk.work")
     assert attributes(died)[names.ERROR_TYPE] == DIED
     assert events(died) == ["exception"]
     assert attributes(waited)[names.ACTOR_WAIT] == pytest.approx(0.5)
     assert facts(waited, names.ACTOR_RESTARTED) == {names.ACTOR: "Desk", names.ERROR_TYPE: BROKEN}
-    first, second = kept.all("ask other.work")
+    first, second = traces.all("ask other.work")
     assert events(first) == [names.ACTOR_STARTED]
     assert events(second) == [names.ACTOR_EVICTED, names.ACTOR_STARTED]
 
 
 async def test_a_span_is_not_current_any_more_when_the_ask_has_ended() -> None:
     """A span that stays current would adopt unrelated later spans. A failed ask must reset it, too."""
-    with traced() as kept:
+    with record_traces() as traces:
         async with running(Desk) as desk:
-            with kept.tracer.start_as_current_span("around") as around:
+            with traces.tracer.start_as_current_span("around") as outer_span:
                 await desk.work(0.0)
-                assert trace.get_current_span() is around
+                assert trace.get_current_span() is outer_span
                 with pytest.raises(ValueError, match="secret"):
                     await desk.fail()
-                assert trace.get_current_span() is around
+                assert trace.get_current_span() is outer_span
 
 
 async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() -> None:
@@ -253,9 +253,9 @@ async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() ->
             with pytest.raises(ValueError, match="secret"):
                 await desks["tenant-7"].fail()
 
-    with traced() as quiet:
+    with record_traces() as quiet:
         await work()
-    with traced(capture=True, redact=False) as telling:
+    with record_traces(capture=True, redact=False) as telling:
         await work()
 
     assert "secret" not in texts_in(quiet.spans)
@@ -266,8 +266,8 @@ async def test_neither_keys_nor_errors_texts_leave_unless_they_are_captured() ->
 
 async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
     """Metrics are labelled with actor names only: keys would create an unbounded number of time series."""
-    seen = Seen()
-    with seen.metrics.on():
+    meter = Seen()
+    with meter.metrics.on():
         async with Supervisor([Desk], backoff=AT_ONCE) as tree:
             with pytest.raises(ActorDiedError):
                 await tree[Desk].tear()
@@ -275,20 +275,32 @@ async def test_mailboxes_waits_restarts_and_evictions_are_measured() -> None:
                 for _ in range(3):
                     group.start_soon(tree[Desk].work, 1.0)
                 await anyio.sleep(1.0)
-                during = {name: one.data.data_points for name, one in seen.all().items()}
-        await evicted()
-    after = {name: one.data.data_points for name, one in seen.all().items()}
+                during = {name: measurement.data.data_points for name, measurement in meter.all().items()}
+        await evict_desk()
+    after = {name: measurement.data.data_points for name, measurement in meter.all().items()}
 
-    [waiting] = [one for one in during[names.MAILBOXES] if one.attributes[names.ACTOR_HANDLER] == "work"]
+    [waiting] = [
+        measurement for measurement in during[names.MAILBOXES] if measurement.attributes[names.ACTOR_HANDLER] == "work"
+    ]
     assert (waiting.value, dict(waiting.attributes)) == (2, {names.ACTOR: "Desk", names.ACTOR_HANDLER: "work"})
-    assert [(one.value, one.attributes[names.ACTOR]) for one in during[names.ACTORS_ALIVE]] == [(1, "Desk")]
-    assert {one.value for one in after[names.MAILBOXES]} == {0}
-    assert {one.value for one in after[names.ACTORS_ALIVE]} == {0}
-    assert [(one.value, dict(one.attributes)) for one in after[names.RESTARTS]] == [(1, {names.ACTOR: "Desk"})]
-    assert [(one.value, dict(one.attributes)) for one in after[names.EVICTIONS]] == [(1, {names.ACTOR: "other"})]
-    [waits] = [one for one in after[names.MAILBOX_WAIT] if one.attributes == waiting.attributes]
+    assert [(measurement.value, measurement.attributes[names.ACTOR]) for measurement in during[names.ACTORS_ALIVE]] == [
+        (1, "Desk")
+    ]
+    assert {measurement.value for measurement in after[names.MAILBOXES]} == {0}
+    assert {measurement.value for measurement in after[names.ACTORS_ALIVE]} == {0}
+    assert [(measurement.value, dict(measurement.attributes)) for measurement in after[names.RESTARTS]] == [
+        (1, {names.ACTOR: "Desk"})
+    ]
+    assert [(measurement.value, dict(measurement.attributes)) for measurement in after[names.EVICTIONS]] == [
+        (1, {names.ACTOR: "other"})
+    ]
+    [waits] = [measurement for measurement in after[names.MAILBOX_WAIT] if measurement.attributes == waiting.attributes]
     assert (waits.count, waits.sum) == (3, pytest.approx(0.5 + 1.5 + 2.5))
-    failed = [dict(one.attributes) for one in after[names.ASK_DURATION] if names.ERROR_TYPE in one.attributes]
+    failed = [
+        dict(measurement.attributes)
+        for measurement in after[names.ASK_DURATION]
+        if names.ERROR_TYPE in measurement.attributes
+    ]
     assert failed == [{names.ACTOR: "Desk", names.ACTOR_HANDLER: "tear", names.ERROR_TYPE: DIED}]
 
 
@@ -299,15 +311,15 @@ async def test_asks_and_lives_are_logged(caplog: pytest.LogCaptureFixture) -> No
         await torn_and_restarted()
 
     lines = [record for record in caplog.records if record.name == "callboard.calls"]
-    told = [(record.levelname, record.getMessage()) for record in lines]
-    assert told == [
+    log_entries = [(record.levelname, record.getMessage()) for record in lines]
+    assert log_entries == [
         ("DEBUG", "actor started"),
         ("DEBUG", "actor asked"),
         ("WARNING", "actor died"),
         ("WARNING", "actor restarted"),
         ("DEBUG", "actor asked"),
         ("DEBUG", "actor stopped"),
-    ] or told[1:3] == [("WARNING", "actor died"), ("DEBUG", "actor asked")]
+    ] or log_entries[1:3] == [("WARNING", "actor died"), ("DEBUG", "actor asked")]
     assert {record.__dict__["actor"] for record in lines} == {"Desk"}
     assert next(record for record in lines if record.getMessage() == "actor restarted").__dict__["error_type"] == BROKEN
 
@@ -327,7 +339,7 @@ async def test_a_recording_has_the_asks_of_its_calls_and_the_lives_of_actors(tmp
     assert ask.handler_start is not None
     assert ask.end is not None
     assert ask.start <= ask.handler_start <= ask.end
-    assert [one.call is None for one in part.asks] == [False, False, True]
+    assert [actor_ask.call is None for actor_ask in part.asks] == [False, False, True]
     assert [change.phase for change in part.lives] == ["started", "stopped", "started", "stopped"]
     assert "tenant-7" not in (tmp_path / "run.jsonl").read_text()
 
@@ -354,8 +366,8 @@ async def test_the_live_view_has_a_line_for_each_actor() -> None:
             console.print(picture(counts, anyio.current_time(), 120, 30))
             line_of_text = line(counts, anyio.current_time(), 80)
 
-    shown = console.export_text()
-    heading, row = (text for text in shown.splitlines() if text.startswith(("actor", "Desk")))
+    screen = console.export_text()
+    heading, row = (text for text in screen.splitlines() if text.startswith(("actor", "Desk")))
     assert heading.split() == "actor running waiting done alive restarts evictions longest wait".split()
     assert row.split()[:7] == ["Desk", "1", "2", "0", "0", "0", "0"] or row.split()[:5] == ["Desk", "1", "2", "0", "1"]
     assert "; Desk: 2 waiting; " in line_of_text
@@ -376,21 +388,21 @@ async def test_an_observer_of_actors_that_fails_changes_nothing(caplog: pytest.L
 
 async def test_a_life_whose_beginning_was_not_measured_is_not_counted_at_its_end() -> None:
     """Metrics may be set up while an actor is alive. Counting its end alone would make the gauge negative."""
-    seen = Seen()
+    meter = Seen()
     desks = running(Desk)
     desk = await desks.__aenter__()
-    token = observe_everywhere(seen.metrics.observers)
+    token = observe_everywhere(meter.metrics.observers)
     await desk.work(0.0)
     await desks.__aexit__(None, None, None)
     token()
-    assert names.ACTORS_ALIVE not in seen.all()
+    assert names.ACTORS_ALIVE not in meter.all()
 
 
 async def test_a_call_that_runs_again_names_its_actor_without_the_key() -> None:
     """The key may be an argument, so the event of a repeated call leaves it out."""
-    with traced() as kept:
+    with record_traces() as traces:
         desk = child(Desk, key=lambda call: "tenant-7")
         async with ToolNode([desk], handle_tool_errors=True, on_unknown="rerun") as node:
             await node.ainvoke([tool_call("tear")])
-    assert events(kept.tool()).count("callboard.rerun") == 3
-    assert "tenant-7" not in texts_in(kept.spans)
+    assert events(traces.tool()).count("callboard.rerun") == 3
+    assert "tenant-7" not in texts_in(traces.spans)

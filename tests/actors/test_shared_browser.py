@@ -36,7 +36,9 @@ class Seen:
         with anyio.CancelScope() as scope:
             self.scopes[number] = scope
             answers = await conversation()
-            self.answers[number] = [str(one.additional_kwargs.get("callboard") or one.content) for one in answers]
+            self.answers[number] = [
+                str(message.additional_kwargs.get("callboard") or message.content) for message in answers
+            ]
         if scope.cancelled_caught:
             self.cancelled.add(number)
 
@@ -56,7 +58,7 @@ class Seen:
 
 
 @asynccontextmanager
-async def connection(seen: Seen) -> AsyncGenerator[None]:
+async def connection(record: Seen) -> AsyncGenerator[None]:
     """Open a connection like those of real clients.
 
     A task group with a listening task, left by the task that entered it.
@@ -64,11 +66,11 @@ async def connection(seen: Seen) -> AsyncGenerator[None]:
 
     async with anyio.create_task_group() as group:
         group.start_soon(anyio.sleep_forever)
-        seen.lives.append("opened")
+        record.lives.append("opened")
         try:
             yield
         finally:
-            seen.lives.append("closed")
+            record.lives.append("closed")
             group.cancel_scope.cancel()
 
 
@@ -78,13 +80,13 @@ class Browser(Actor):
     groups: ClassVar = {"looks": 4}
     fatal: ClassVar = (ConnectionError,)
 
-    def __init__(self, seen: Seen) -> None:
-        self.seen = seen
+    def __init__(self, record: Seen) -> None:
+        self.record = record
 
     async def start(self) -> None:
         self.url = "about:blank"
         self.looking = self.visiting = 0
-        await self.enter(connection(self.seen))
+        await self.enter(connection(self.record))
 
     @handler
     async def visit(self, url: str) -> str:
@@ -115,7 +117,7 @@ class Browser(Actor):
     @handler
     async def stall(self, number: int) -> str:
         """Wait for what never comes, with somebody who loses patience."""
-        self.seen.scopes[number].cancel()
+        self.record.scopes[number].cancel()
         return await self.hang(number)
 
     @handler
@@ -142,29 +144,29 @@ def without_model(number: int, node: ToolNode) -> Conversation:
 
 
 async def test_ten_callers_share_one_browser() -> None:
-    seen = Seen()
-    node = ToolNode([Browser(seen)], policies=POLICIES)
+    record = Seen()
+    node = ToolNode([Browser(record)], policies=POLICIES)
 
     async with node:
-        await seen.all_at_once([without_model(number, node) for number in range(AGENTS)])
+        await record.all_at_once([without_model(number, node) for number in range(AGENTS)])
 
-    seen.judge()
+    record.judge()
 
 
 async def test_whose_call_kills_the_browser_does_not_take_it_from_the_others() -> None:
-    seen = Seen()
+    record = Seen()
 
-    async with ToolNode([Browser(seen)], on_unknown="rerun") as node:
+    async with ToolNode([Browser(record)], on_unknown="rerun") as node:
 
         async def crash() -> list[ToolMessage]:
             return list((await node.ainvoke([tool_call("crash", "1")]))["messages"])
 
         good = [without_model(number, node) for number in (0, 1, 4, 5)]
-        await seen.all_at_once([good[0], crash, *good[1:]])
+        await record.all_at_once([good[0], crash, *good[1:]])
 
-    assert seen.answers[1] == ["{'ended': 'unknown'}"]
-    for place, number in zip((0, 2, 3, 4), (0, 1, 4, 5), strict=True):
+    assert record.answers[1] == ["{'ended': 'unknown'}"]
+    for position, number in zip((0, 2, 3, 4), (0, 1, 4, 5), strict=True):
         # The conversation that saw the page of an earlier life also gets the notice of lost state.
-        assert seen.answers[place][1].partition("\n")[0] == f"read page {number}"
-    assert seen.lives == ["opened", "closed"] * (len(seen.lives) // 2)
-    assert len(seen.lives) in (6, 8)  # three deaths, and one more start if anyone asked after the last
+        assert record.answers[position][1].partition("\n")[0] == f"read page {number}"
+    assert record.lives == ["opened", "closed"] * (len(record.lives) // 2)
+    assert len(record.lives) in (6, 8)  # three deaths, and one more start if anyone asked after the last

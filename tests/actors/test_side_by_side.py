@@ -81,11 +81,11 @@ def one(name: str, **args: Any) -> list[Any]:
 
 async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_left() -> None:
     node = ToolNode([child(Counter, 5.0, name="slow", prefix="slow_"), Counter()])
-    found: list[Any] = []
+    results: list[Any] = []
 
     async def use() -> None:
         for _ in range(4):
-            found.extend(contents(await node.ainvoke(one("up"))))
+            results.extend(contents(await node.ainvoke(one("up"))))
             await anyio.sleep(2)
 
     async with anyio.create_task_group() as group:
@@ -94,7 +94,7 @@ async def test_who_uses_a_node_while_it_opens_has_actors_of_its_own_and_none_is_
         async with node:
             await anyio.sleep(20)
 
-    assert found in (["1", "1", "1", "1"], ["1", "1", "1", "2"])
+    assert results in (["1", "1", "1", "1"], ["1", "1", "1", "2"])
     assert lives.count("start") == lives.count("stop")
 
 
@@ -111,7 +111,7 @@ async def test_what_the_first_caller_has_in_its_variables_is_not_the_actors() ->
 
     lefts = [float(line.split()[1]) for line in lives if line.startswith("left")]
     assert len(lefts) == 2
-    assert all(left > 1 for left in lefts)
+    assert all(seconds > 1 for seconds in lefts)
 
 
 @pytest.mark.parametrize("restart", ["temporary", "permanent"])
@@ -120,9 +120,9 @@ async def test_one_that_is_not_restarted_gives_its_place_back(restart: Any) -> N
         with pytest.raises(Exception, match="boom"):
             await counters["a"].boom()
         await anyio.sleep(5)
-        found = [await counters[key].up() for key in "ab"]
+        counts = [await counters[key].up() for key in "ab"]
 
-    assert found == [1, 1]
+    assert counts == [1, 1]
 
 
 async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> None:
@@ -146,9 +146,9 @@ async def test_a_timeout_of_a_tool_that_uses_an_actors_tool_is_not_lost() -> Non
 
     node = ToolNode([outer], policies={"outer": CallPolicy(timeout=5.0)})
     async with actors:
-        found = await node.ainvoke(one("outer"))
+        result = await node.ainvoke(one("outer"))
 
-    assert contents(found) == ["Error: Tool 'outer' did not finish within its timeout of 5 s."]
+    assert contents(result) == ["Error: Tool 'outer' did not finish within its timeout of 5 s."]
 
 
 async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() -> None:
@@ -159,13 +159,13 @@ async def test_a_call_that_had_begun_is_never_said_not_to_have_been_started() ->
     node = ToolNode([child(Counter, intensity=0)])
 
     async with node:
-        found = await node.ainvoke(one("boom"))
+        result = await node.ainvoke(one("boom"))
 
     # The caller or the supervisor that gives up comes first: this decides whether the call was tried again.
     times = lives.count("boom")
-    told = "had begun when Counter died of BrokenError('boom')" if times < 3 else "it ended its actor 3 times"
-    assert told in contents(found)[0]
-    assert "is not there" not in contents(found)[0]
+    reason = "had begun when Counter died of BrokenError('boom')" if times < 3 else "it ended its actor 3 times"
+    assert reason in contents(result)[0]
+    assert "is not there" not in contents(result)[0]
 
 
 class Basket(Actor):
@@ -196,11 +196,11 @@ async def test_a_call_that_was_lost_leaves_nothing_in_what_is_restored() -> None
     node = ToolNode([child(Basket, save="each_call")], policies={"add": CallPolicy(on_unknown="fail")})
 
     async with node:
-        found = [contents(await node.ainvoke(one("add", thing=thing)))[0] for thing in ("a", "bomb", "b")]
+        answers = [contents(await node.ainvoke(one("add", thing=thing)))[0] for thing in ("a", "bomb", "b")]
 
-    assert found[0] == "a"
-    assert "Whether it had its effect is unknown" in found[1]
-    assert found[2] == "a b"
+    assert answers[0] == "a"
+    assert "Whether it had its effect is unknown" in answers[1]
+    assert answers[2] == "a b"
 
 
 async def test_a_store_that_hangs_holds_up_nobody_for_ever() -> None:
@@ -226,9 +226,9 @@ async def test_sync_code_in_the_loop_of_an_actor_is_told_that_it_would_wait_for_
     node = ToolNode([Counter()])
 
     async with running(Counter()) as counter:
-        mine = ToolNode([counter.up])
+        local_node = ToolNode([counter.up])
         with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
-            mine.invoke(one("up"))
+            local_node.invoke(one("up"))
     async with node:
         with pytest.raises(RuntimeError, match="waits for the sync code that asks"):
             node.invoke(one("up"))
@@ -253,15 +253,15 @@ def test_a_node_whose_loop_has_ended_says_so() -> None:
     assert "its event loop has ended" in contents(asyncio.run(use()))[0]
 
 
-@pytest.mark.parametrize("what", ["node", "supervisor"])
-def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> None:
+@pytest.mark.parametrize("owner_kind", ["node", "supervisor"])
+def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(owner_kind: str) -> None:
     """In a notebook each cell may have its own loop.
 
     Actors of an ended loop are replaced, because nothing can close them.
     """
     node = ToolNode([Counter()])
     tree = Supervisor([Counter()])
-    owner: Any = node if what == "node" else tree
+    owner: Any = node if owner_kind == "node" else tree
 
     async def open_it() -> None:
         await owner.__aenter__()
@@ -269,7 +269,9 @@ def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> N
     async def use() -> Any:
         with anyio.fail_after(10):
             async with owner:
-                return await tree[Counter].up() if what == "supervisor" else contents(await node.ainvoke(one("up")))
+                return (
+                    await tree[Counter].up() if owner_kind == "supervisor" else contents(await node.ainvoke(one("up")))
+                )
 
     asyncio.run(open_it())
     assert asyncio.run(use()) in (1, ["1"])
@@ -277,26 +279,26 @@ def test_what_was_opened_in_a_loop_that_has_ended_is_opened_anew(what: str) -> N
 
 @pytest.mark.real_clock
 async def test_an_actor_by_key_is_asked_from_another_kind_of_loop() -> None:
-    other = {"asyncio": "trio", "trio": "asyncio"}
+    other_library = {"asyncio": "trio", "trio": "asyncio"}
 
     async def ask() -> int:
         with anyio.fail_after(20):
             return await counters["k"].up()
 
     async with keyed(Counter()) as counters:
-        backend = other[sniffio.current_async_library()]
-        found = await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=backend))
-        again = await counters["k"].up()
+        backend = other_library[sniffio.current_async_library()]
+        first_count = await anyio.to_thread.run_sync(lambda: anyio.run(ask, backend=backend))
+        second_count = await counters["k"].up()
 
-    assert (found, again) == (1, 2)
+    assert (first_count, second_count) == (1, 2)
 
 
 async def test_nobodys_call_is_ended_because_others_want_room() -> None:
     """An actor with a running handler or an owed reply is not evicted, so waiting keys have to wait."""
-    found: dict[str, Any] = {}
+    answers: dict[str, Any] = {}
 
-    async def ask(what: str, key: str, *args: Any) -> None:
-        found[what] = (await getattr(counters[key], what)(*args), round(anyio.current_time() - began, 1))
+    async def ask(method: str, key: str, *args: Any) -> None:
+        answers[method] = (await getattr(counters[key], method)(*args), round(anyio.current_time() - began, 1))
 
     async with keyed(Counter(), cap=1) as counters, anyio.create_task_group() as group:
         began = anyio.current_time()
@@ -311,6 +313,6 @@ async def test_nobodys_call_is_ended_because_others_want_room() -> None:
         await anyio.sleep(30)
         await counters["a"].answer()
 
-    assert found["look"] == ("seen", 60.0)
-    assert found["later"] == ("late", 31.0)
-    assert found["up"] == (1, 31.0)
+    assert answers["look"] == ("seen", 60.0)
+    assert answers["later"] == ("late", 31.0)
+    assert answers["up"] == (1, 31.0)

@@ -75,16 +75,18 @@ def workers(*names: str, **terms: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("strategy", "seen"),
+    ("strategy", "restart_log"),
     [("one_for_one", "-b +b"), ("one_for_all", "-b -c -a +a +b +c"), ("rest_for_one", "-b -c +b +c")],
 )
-async def test_children_start_in_order_and_stop_in_reverse_and_restart_by_strategy(strategy: Any, seen: str) -> None:
+async def test_children_start_in_order_and_stop_in_reverse_and_restart_by_strategy(
+    strategy: Any, restart_log: str
+) -> None:
     async with Supervisor(workers("a", "b", "c"), strategy=strategy, backoff=SOON) as tree:
         with pytest.raises(ActorDiedError):
             await tree["b"].die()
         assert await tree["c"].work() == "c"
         assert await tree["b"].work() == "b"
-    assert Worker.log == f"+a +b +c {seen} -c -b -a".split()
+    assert Worker.log == f"+a +b +c {restart_log} -c -b -a".split()
 
 
 async def test_a_temporary_child_that_is_stopped_with_the_others_is_gone_for_those_who_ask() -> None:
@@ -122,7 +124,7 @@ async def test_a_call_that_kills_is_refused_also_where_it_waits_already() -> Non
             for _ in range(5):
                 group.start_soon(keep, came_to, tree["w"].die("x"))
         assert await tree["w"].work() == "w"
-    assert sorted(type(one).__name__ for one in came_to) == ["ActorDiedError"] * 2 + ["PoisonousCallError"] * 3
+    assert sorted(type(outcome).__name__ for outcome in came_to) == ["ActorDiedError"] * 2 + ["PoisonousCallError"] * 3
 
 
 @pytest.mark.parametrize("name", ["work", "read"])
@@ -163,30 +165,30 @@ async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone
     ],
 )
 async def test_one_call_more_than_may_wait_waits_or_is_refused(when_full: Any, came_to: dict[str, str]) -> None:
-    found: dict[str, str] = {}
+    outcomes: dict[str, str] = {}
 
-    async def ask(tree: Supervisor, who: str) -> None:
-        await anyio.sleep(float(who) / 10)
+    async def ask(tree: Supervisor, caller: str) -> None:
+        await anyio.sleep(float(caller) / 10)
         try:
-            found[who] = await tree["w"].work(5)
+            outcomes[caller] = await tree["w"].work(5)
         except MailboxFullError as error:
-            found[who] = type(error).__name__
+            outcomes[caller] = type(error).__name__
 
     async with Supervisor(workers("w", mailbox=1, when_full=when_full)) as tree:
         async with anyio.create_task_group() as group:
-            for who in came_to:
-                group.start_soon(ask, tree, who)
-    assert found == came_to
+            for name in came_to:
+                group.start_soon(ask, tree, name)
+    assert outcomes == came_to
 
 
 async def test_a_description_that_cannot_be_made_again_is_a_start_that_fails() -> None:
-    made: list[int] = []
+    instances: list[int] = []
 
     class Once(Worker):
         def __init__(self) -> None:
             super().__init__()
-            made.append(1)
-            if len(made) > 2:
+            instances.append(1)
+            if len(instances) > 2:
                 raise OSError("no more")
 
     with pytest.raises(SupervisorError, match="no more"):
@@ -202,16 +204,16 @@ async def test_a_control_call_that_kills_ends_what_runs_beside_it_on_either_loop
         async def check(self) -> None:
             raise BrokenError
 
-    found: list[object] = []
+    outcomes: list[object] = []
     async with Supervisor([Watched], backoff=SOON) as tree, anyio.create_task_group() as group:
-        group.start_soon(keep, found, tree[Watched].work(1000))
+        group.start_soon(keep, outcomes, tree[Watched].work(1000))
         await anyio.sleep(1)
         with pytest.raises(ActorDiedError):
             await tree[Watched].check()
         began = anyio.current_time()
         assert await tree[Watched].work() == "w"
         assert anyio.current_time() - began < 1
-        assert [type(one) for one in found] == [ActorDiedError]
+        assert [type(outcome) for outcome in outcomes] == [ActorDiedError]
 
 
 async def test_a_success_resets_the_count_of_its_call() -> None:

@@ -59,9 +59,9 @@ async def test_an_ask_leaves_nothing_in_cycles_also_if_it_fails_or_is_cancelled(
 @pytest.mark.usefixtures("no_collector")
 async def test_a_batch_of_an_actors_tools_leaves_nothing_in_cycles() -> None:
     names = [name for name in ("work", "later", "fail") for _ in range(5)]
-    given = {"messages": [calls(*(tool_call(name, query="tea") for name in names))]}
+    node_input = {"messages": [calls(*(tool_call(name, query="tea") for name in names))]}
     async with ToolNode([Desk()], handle_tool_errors=True) as node:
         for _ in range(2):
             gc.collect()
-            await node.ainvoke(given)
+            await node.ainvoke(node_input)
         assert litter() == []

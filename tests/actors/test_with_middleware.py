@@ -90,7 +90,7 @@ class Desk(Actor):
         reply.send(Command(update={"messages": [ToolMessage("later", tool_call_id=call_id)]}))
 
 
-async def told(node: ToolNode, name: str, config: RunnableConfig | None = None, **args: Any) -> Any:
+async def result_of(node: ToolNode, name: str, config: RunnableConfig | None = None, **args: Any) -> Any:
     return contents(await node.ainvoke({"messages": [calls(tool_call(name, **args))]}, config))[0]
 
 
@@ -104,8 +104,8 @@ def by_thread(call: Any, context: Any) -> str:
 
 async def test_a_cached_call_does_not_reach_the_actor_and_starts_none() -> None:
     node = ToolNode([Desk()], middleware=[Cache(["ask"])])
-    found = [await told(node, "ask", query=query) for query in ("a", "a", "b")]
-    assert found == ["a 1", "a 1", "b 1"]
+    results = [await result_of(node, "ask", query=query) for query in ("a", "a", "b")]
+    assert results == ["a 1", "a 1", "b 1"]
     assert lives == ["start None", "ask a", "start None", "ask b"]
 
 
@@ -115,9 +115,9 @@ async def test_no_result_of_one_key_is_given_to_another() -> None:
     keys = ToolNode([spec], middleware=[Cache(["ask"], key=lambda request, context: by_thread(request, context))])
     async with plain, keys:
         with pytest.warns(CallboardWarning, match="more than its arguments"):
-            found = [await told(plain, "ask", thread(name), query="a") for name in "121"]
-        cached = [await told(keys, "ask", thread(name), query="a") for name in "121"]
-    assert found == ["a 1", "a 1", "a 2"]
+            results = [await result_of(plain, "ask", thread(name), query="a") for name in "121"]
+        cached = [await result_of(keys, "ask", thread(name), query="a") for name in "121"]
+    assert results == ["a 1", "a 1", "a 2"]
     assert cached == ["a 1", "a 1", "a 1"]
 
 
@@ -125,25 +125,25 @@ async def test_what_a_model_is_told_of_lost_state_is_not_kept_in_a_cache() -> No
     """The notice of lost state is valid once. A cached copy would repeat it."""
     node = ToolNode([Desk()], middleware=[Cache(["ask"])], policies={"die": CallPolicy(on_unknown="fail")})
     async with node:
-        await told(node, "ask", thread("1"), query="a")
-        await told(node, "die", thread("2"), query="x")
-        found = [await told(node, "ask", thread("1"), query="b") for _ in range(3)]
-    assert found[0].startswith("b 1\n\n(Desk was restarted")
-    assert found[1:] == ["b 2", "b 2"]
+        await result_of(node, "ask", thread("1"), query="a")
+        await result_of(node, "die", thread("2"), query="x")
+        results = [await result_of(node, "ask", thread("1"), query="b") for _ in range(3)]
+    assert results[0].startswith("b 1\n\n(Desk was restarted")
+    assert results[1:] == ["b 2", "b 2"]
 
 
 async def test_a_call_that_waits_for_approval_starts_no_actor() -> None:
     node = ToolNode([Desk()], middleware=[RequireApproval(["ask"])])
-    asked = [tool_call("ask", query="a")]
+    tool_calls = [tool_call("ask", query="a")]
     with pytest.raises(CallsInterrupted) as caught:
-        await node.ainvoke(asked)
+        await node.ainvoke(tool_calls)
     before = list(lives)
     question = caught.value.args[0][0]
-    found = await node.ainvoke(
-        asked, ledger=caught.value.ledger, resume={question.id: [{"type": "accept", "args": None}]}
+    result = await node.ainvoke(
+        tool_calls, ledger=caught.value.ledger, resume={question.id: [{"type": "accept", "args": None}]}
     )
     assert before == []
-    assert contents(found) == ["a 1"]
+    assert contents(result) == ["a 1"]
     assert lives == ["start None", "ask a"]
 
 
@@ -162,15 +162,15 @@ async def test_another_tool_answers_for_an_actor_that_dies_or_does_not_start() -
         middleware=[Fallback({"die": "ask", "search": Value("nothing found")})],
         policies={"die": CallPolicy(on_unknown="fail")},
     )
-    found = [await told(node, "die", query="a"), await told(node, "search", query="a")]
-    assert found[0].startswith("a 1")
-    assert found[1] == "nothing found"
+    results = [await result_of(node, "die", query="a"), await result_of(node, "search", query="a")]
+    assert results[0].startswith("a 1")
+    assert results[1] == "nothing found"
 
 
 async def test_a_handler_that_fails_is_tried_again_in_the_same_actor() -> None:
     node = ToolNode([Desk()], middleware=[Retry(4, initial=0.1)], policies={"shaky": CallPolicy(idempotent=True)})
-    found = await told(node, "shaky", often=2)
-    assert found == "after 3"
+    result = await result_of(node, "shaky", often=2)
+    assert result == "after 3"
     assert lives == ["start None"]
 
 
@@ -186,7 +186,7 @@ async def test_a_call_whose_actor_did_not_start_is_tried_again_whatever_its_poli
 
     with pytest.warns(IdleMiddlewareWarning):  # no policy allows a repetition
         node = ToolNode([Slow()], middleware=[Retry(3, initial=0.1)])
-    assert await told(node, "ask", query="a") == "a 1"
+    assert await result_of(node, "ask", query="a") == "a 1"
 
 
 async def test_a_call_that_is_refused_as_poison_is_not_tried_again() -> None:
@@ -194,9 +194,9 @@ async def test_a_call_that_is_refused_as_poison_is_not_tried_again() -> None:
     node = ToolNode([Desk()], middleware=[Retry(5, initial=10)], policies={"die": CallPolicy(idempotent=True)})
     async with node:
         began = anyio.current_time()
-        found = await told(node, "die", query="a")
+        result = await result_of(node, "die", query="a")
         took = anyio.current_time() - began
-    assert "ran 3 times for this call and ended its actor each time" in found
+    assert "ran 3 times for this call and ended its actor each time" in result
     assert lives.count("die") == 3
     assert took < 5
 
@@ -207,20 +207,20 @@ async def test_a_handlers_result_ends_a_run_where_its_tool_says_so() -> None:
     node = ToolNode([Desk()])
     node.tools_by_name["ask"].return_direct = True
     agent = create_react_agent(ScriptedModel([calls(tool_call("ask", query="a")), "never said"]), node)
-    found = await agent.ainvoke({"messages": [HumanMessage("go")]})
-    assert found["messages"][-1].content == "a 1"
+    result = await agent.ainvoke({"messages": [HumanMessage("go")]})
+    assert result["messages"][-1].content == "a 1"
 
 
 async def test_a_handler_may_return_a_command() -> None:
     node = ToolNode([Desk()])
     jumped = await node.ainvoke([tool_call("jump", "7", place="home")])
-    both = await node.ainvoke([tool_call("jump_twice", "8")])
+    jumped_twice = await node.ainvoke([tool_call("jump_twice", "8")])
     later = await node.ainvoke([tool_call("later", "9")])
-    assert [type(one) for one in jumped] == [Command]
+    assert [type(result) for result in jumped] == [Command]
     assert jumped[0].update["place"] == "home"
     assert jumped[0].update["messages"][0].content == "home 1"
     assert jumped[0].update["messages"][0].name == "jump"
-    assert sorted(type(one).__name__ for one in both) == ["Command", "dict"]
+    assert sorted(type(result).__name__ for result in jumped_twice) == ["Command", "dict"]
     assert later[0].update["messages"][0].content == "later"
 
 
@@ -228,11 +228,11 @@ async def test_a_command_goes_its_way_when_state_was_lost() -> None:
     """A command has no message to which the notice of lost state could be added, so the next result carries it."""
     node = ToolNode([Desk()], policies={"die": CallPolicy(on_unknown="fail")})
     async with node:
-        await told(node, "ask", thread("1"), query="a")
-        await told(node, "die", thread("2"), query="x")
-        both = await node.ainvoke([tool_call("jump_twice", "8")], thread("1"))
-        after = [await told(node, "ask", thread("1"), query="b") for _ in range(2)]
-    assert sorted(type(one).__name__ for one in both) == ["Command", "dict"]
+        await result_of(node, "ask", thread("1"), query="a")
+        await result_of(node, "die", thread("2"), query="x")
+        jumped_twice = await node.ainvoke([tool_call("jump_twice", "8")], thread("1"))
+        after = [await result_of(node, "ask", thread("1"), query="b") for _ in range(2)]
+    assert sorted(type(result).__name__ for result in jumped_twice) == ["Command", "dict"]
     assert "Desk was restarted" in after[0]
     assert after[1] == "b 2"
 
@@ -246,20 +246,20 @@ async def test_a_subclass_of_the_node_sees_calls_of_actors() -> None:
             return result
 
     node = Mine([child(Desk, key=lambda call, context: context.state["tenant"])])
-    asked = {"messages": [calls(tool_call("ask", query="a"))], "tenant": "t"}
-    assert contents(await node.ainvoke(asked)) == ["a 1"]
+    node_input = {"messages": [calls(tool_call("ask", query="a"))], "tenant": "t"}
+    assert contents(await node.ainvoke(node_input)) == ["a 1"]
     assert lives == ["before ask", "start t", "ask a", "after"]
 
 
 async def test_no_more_handlers_run_than_a_run_may_have_calls() -> None:
     """`max_concurrency` also limits handlers, even if the actor could run more at once."""
     node = ToolNode([Desk()])
-    asked = [tool_call("read", str(number), query=str(number)) for number in range(4)]
-    await node.ainvoke(asked, {"max_concurrency": 1})
+    tool_calls = [tool_call("read", str(number), query=str(number)) for number in range(4)]
+    await node.ainvoke(tool_calls, {"max_concurrency": 1})
     alone = [line for line in lives if " " in line and not line.startswith("start")]
     lives.clear()
-    await node.ainvoke(asked)
-    assert alone == [f"{what} {number}" for number in range(4) for what in ("begin", "end")]
+    await node.ainvoke(tool_calls)
+    assert alone == [f"{event} {number}" for number in range(4) for event in ("begin", "end")]
     assert [line.split()[0] for line in lives[1:]] == ["begin"] * 4 + ["end"] * 4
 
 
@@ -297,13 +297,15 @@ async def test_each_call_that_is_sent_to_a_node_has_an_actor_of_its_own_unless_t
     builder.add_edge(START, "model")
     builder.add_conditional_edges("model", send, ["tools"])
     graph: Any = builder.compile()
-    asked = {"messages": [AIMessage("", tool_calls=[tool_call("ask", str(one), query="a") for one in range(3)])]}
+    graph_input = {
+        "messages": [AIMessage("", tool_calls=[tool_call("ask", str(number), query="a") for number in range(3)])]
+    }
 
-    alone = contents(await graph.ainvoke(asked))
+    alone = contents(await graph.ainvoke(graph_input))
     starts = lives.count("start None")
     async with node:
-        within = contents(await graph.ainvoke(asked))
+        in_open_node = contents(await graph.ainvoke(graph_input))
 
     assert (alone, starts) == (["a 1"] * 3, 3)
-    assert sorted(within) == ["a 1", "a 2", "a 3"]
+    assert sorted(in_open_node) == ["a 1", "a 2", "a 3"]
     assert lives.count("start None") == 4

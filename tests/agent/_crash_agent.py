@@ -25,14 +25,14 @@ SCRIPT = (
 
 
 async def quick(name: str) -> str:
-    with crashes.noted(name):
+    with crashes.note_body(name):
         await anyio.lowlevel.checkpoint()
         crashes.fate.point("in body")
     return f"{name} is done"
 
 
 def blocking(name: str) -> str:
-    with crashes.noted(name):
+    with crashes.note_body(name):
         crashes.fate.point("in body")
     return f"{name} is done"
 
@@ -48,8 +48,8 @@ async def ask(name: str) -> str:
 TOOLS = [make(quick), make_sync(blocking), make(ask)]
 
 
-def made(_: Path, checkpointer: Any) -> Any:
+def make_agent(_: Path, checkpointer: Any) -> Any:
     return create_react_agent(crashes.replies(SCRIPT), TOOLS, checkpointer=checkpointer, on_unknown="rerun")
 
 
-WORLD = crashes.World(made, questions=("first", "second"), far=16)
+WORLD = crashes.World(make_agent, questions=("first", "second"), far=16)

@@ -54,15 +54,15 @@ class Noted(AgentMiddleware[Any, Any, Any]):
         crashes.fate.point("after the model")
 
     def wrap_tool_call(self, request: Any, handler: Any) -> Any:
-        with crashes.noted(request.tool_call["id"]):
+        with crashes.note_body(request.tool_call["id"]):
             return handler(request)
 
     async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
-        with crashes.noted(request.tool_call["id"]):
+        with crashes.note_body(request.tool_call["id"]):
             return await handler(request)
 
 
-def made(directory: Path, checkpointer: Any) -> Agent:
+def make_agent(directory: Path, checkpointer: Any) -> Agent:
     async def write_file(path: str, text: str) -> str:
         """Write a file."""
         (directory / path).write_text(text)
@@ -80,8 +80,10 @@ def made(directory: Path, checkpointer: Any) -> Agent:
         crashes.fate.point("in a body of the sub-agent")
         return f"{word} is known"
 
-    around = [Noted(), ShellToolMiddleware(directory)]
-    helper = create_agent(crashes.replies(RESEARCH), [look_up], middleware=around, name="helper", on_unknown="rerun")
+    middleware = [Noted(), ShellToolMiddleware(directory)]
+    helper = create_agent(
+        crashes.replies(RESEARCH), [look_up], middleware=middleware, name="helper", on_unknown="rerun"
+    )
 
     async def research(topic: str) -> str:
         """Find something out."""
@@ -96,4 +98,4 @@ def made(directory: Path, checkpointer: Any) -> Agent:
     )
 
 
-WORLD = crashes.World(made)
+WORLD = crashes.World(make_agent)

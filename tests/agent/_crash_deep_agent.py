@@ -54,7 +54,7 @@ def reply_of_helper(messages: list[BaseMessage]) -> AIMessage:
     return crashes.next_reply(TOPICS[str(topic)], messages)
 
 
-def made(directory: Path, checkpointer: Any) -> Agent:
+def make_agent(directory: Path, checkpointer: Any) -> Agent:
     import langchain.agents
 
     _langchains_factory()
@@ -86,4 +86,4 @@ def made(directory: Path, checkpointer: Any) -> Agent:
     )
 
 
-WORLD = crashes.World(made)
+WORLD = crashes.World(make_agent)

@@ -27,7 +27,7 @@ def reply(messages: list[BaseMessage]) -> AIMessage:
     return answer
 
 
-def made(_: Path, checkpointer: Any) -> Any:
+def make_agent(_: Path, checkpointer: Any) -> Any:
     numbers = count()
 
     async def speak(source: str) -> None:
@@ -60,4 +60,4 @@ def made(_: Path, checkpointer: Any) -> Any:
     return agent
 
 
-WORLD = crashes.World(made, questions=QUESTIONS, far=25)
+WORLD = crashes.World(make_agent, questions=QUESTIONS, far=25)

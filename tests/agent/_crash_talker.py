@@ -27,7 +27,7 @@ SCRIPT = (
 numbers = count(1)
 
 
-def made(directory: Path, checkpointer: Any) -> Any:
+def make_agent(directory: Path, checkpointer: Any) -> Any:
     async def speak(name: str) -> None:
         word = f"{name} {os.getpid()} {next(numbers)}"
         crashes.fate.note("saying", word)
@@ -37,12 +37,12 @@ def made(directory: Path, checkpointer: Any) -> Any:
         crashes.fate.point("after say")
 
     async def work(name: str) -> str:
-        with crashes.noted(name):
+        with crashes.note_body(name):
             await speak(name)
         return f"{name} is done"
 
     async def build(name: str) -> str:
-        with crashes.noted(name):
+        with crashes.note_body(name):
             await speak(name)
             await anyio.sleep(0.01)
             await speak(name)
@@ -55,4 +55,4 @@ def made(directory: Path, checkpointer: Any) -> Any:
     return agent
 
 
-WORLD = crashes.World(made, far=30, resumes=True)
+WORLD = crashes.World(make_agent, far=30, resumes=True)

@@ -116,12 +116,12 @@ def messages_in(value: Any) -> Iterator[BaseMessage]:
             yield from messages_in(item)
 
 
-def note_stored(writes: Iterable[Any], how: str = "stored") -> None:
+def note_stored(writes: Iterable[Any], kind: str = "stored") -> None:
     for message in messages_in(list(writes)):
         if isinstance(message, ToolMessage):
-            fate.note(how, message.tool_call_id)
+            fate.note(kind, message.tool_call_id)
         elif isinstance(message, AIMessage):
-            fate.note(f"{how} reply", message.content or message.tool_calls[0]["id"])
+            fate.note(f"{kind} reply", message.content or message.tool_calls[0]["id"])
 
 
 def hear(event: str, value: Any) -> None:
@@ -150,21 +150,21 @@ class DeadlyLazySaver(Tells, LazySaver):
     def write_in_transaction(self, work: Callable[[], None]) -> None:
         stored: list[Any] = []
 
-        def joined() -> None:
+        def work_and_collect() -> None:
             # Here, where the lock of the connection is held: the agent and its sub-agent write from several threads.
             self.joined = stored
             work()
             self.joined = None
 
         fate.point("before write")
-        super().write_in_transaction(joined)
+        super().write_in_transaction(work_and_collect)
         for writes in stored:
             note_stored(writes)
         fate.point("after commit")
 
 
 @contextmanager
-def noted(call_id: str) -> Iterator[None]:
+def note_body(call_id: str) -> Iterator[None]:
     """Note the start and the end of a body; a life may end before, in and after the body."""
     fate.point("before body")
     fate.note("started", call_id)
@@ -174,10 +174,10 @@ def noted(call_id: str) -> Iterator[None]:
 
 
 def next_reply(script: Sequence[AIMessage], messages: list[BaseMessage]) -> AIMessage:
-    said = script[sum(isinstance(message, AIMessage) for message in messages)]
-    fate.note("asked", said.content or said.tool_calls[0]["id"], [message_to_dict(message) for message in messages])
+    reply = script[sum(isinstance(message, AIMessage) for message in messages)]
+    fate.note("asked", reply.content or reply.tool_calls[0]["id"], [message_to_dict(message) for message in messages])
     fate.point("in the model")
-    return said
+    return reply
 
 
 def replies(script: Sequence[AIMessage]) -> ScriptedModel:
@@ -198,12 +198,12 @@ def next_input(state: Any, questions: Sequence[str]) -> Any:
 
 async def play(agent: Any, questions: Sequence[str], way: Way) -> Any:
     """Do the remaining work; return the state at the end."""
-    while (given := next_input(state := await agent.aget_state(AT), questions)) != "":
+    while (agent_input := next_input(state := await agent.aget_state(AT), questions)) != "":
         note_stored([state.values, [task.result for task in state.tasks]], "found")
         if way.entry == "invoke":
-            await anyio.to_thread.run_sync(partial(agent.invoke, given, AT, durability=way.durability))
+            await anyio.to_thread.run_sync(partial(agent.invoke, agent_input, AT, durability=way.durability))
         else:
-            await agent.ainvoke(given, AT, durability=way.durability)
+            await agent.ainvoke(agent_input, AT, durability=way.durability)
     return state
 
 
@@ -223,7 +223,7 @@ def database_at(server: str, name: str) -> str:
 
 
 @asynccontextmanager
-async def opened(world: World, directory: Path, kind: str) -> AsyncGenerator[Any]:
+async def open_agent(world: World, directory: Path, kind: str) -> AsyncGenerator[Any]:
     """Yield the agent of a life, with a saver that may kill its process."""
     if kind == "url" or kind.startswith("postgresql:"):
         url = f"sqlite:///{directory / 'db'}" if kind == "url" else database_at(kind, f"story_{directory.name}")
@@ -236,7 +236,7 @@ async def opened(world: World, directory: Path, kind: str) -> AsyncGenerator[Any
 
 
 async def live(world: World, directory: Path, way: Way) -> None:
-    async with opened(world, directory, way.saver) as agent:
+    async with open_agent(world, directory, way.saver) as agent:
         with anyio.fail_after(60):
             if world.resumes and (await agent.aget_state(AT)).values.get("messages"):
                 await agent.ainvoke(None, AT, durability=way.durability)
@@ -265,11 +265,11 @@ def life(world: World, directory: Path, way: Way, end: int, *, signalled: bool) 
 def wait_for_orphans() -> None:
     """Wait for the processes that a life has started: a command in them may not run beside the next life."""
     until = time.monotonic() + WAIT
-    while left := descendants(os.getpid()):
+    while orphans := descendants(os.getpid()):
         if time.monotonic() > until:
-            for pid in left:
+            for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
-            raise RuntimeError(f"processes of a life are left over: {left}")
+            raise RuntimeError(f"processes of a life are left over: {orphans}")
         with suppress(ChildProcessError):
             os.waitpid(-1, os.WNOHANG)
         time.sleep(0.002)
@@ -286,8 +286,14 @@ def story(world: World, directory: Path, way: Way, number: int, ends: Iterable[E
         status = life(world, directory, way, end, signalled=signalled)
         if status == 0 or os.waitstatus_to_exitcode(status) not in (9, -signal.SIGKILL):
             lines = [json.loads(line) for line in (directory / "log").read_text().splitlines()]
-            told = {"seed": number, "killed": killed, "failed": status != 0, "durability": way.durability, "log": lines}
-            print(json.dumps(told), flush=True)
+            report = {
+                "seed": number,
+                "killed": killed,
+                "failed": status != 0,
+                "durability": way.durability,
+                "log": lines,
+            }
+            print(json.dumps(report), flush=True)
             return killed
     raise RuntimeError(f"story {number} has no end")
 
@@ -298,18 +304,18 @@ def by_chance(seed: int, far: int) -> Iterator[End]:
         yield chance.randint(1, far), chance.random() < 0.5
 
 
-def in_fork(module: str, where: str, way: list[str], first: int, kills: int, step: int = 0) -> None:
+def in_fork(module: str, folder: str, way_fields: list[str], first: int, kills: int, step: int = 0) -> None:
     """Play stories of the world of a module from a seed on, until there were this many kills.
 
     With a step, each story has one kill: at the points `first`, `first + step` and so on, until the last point.
     """
-    world, directory, how = import_module(f"tests.agent.{module}").WORLD, Path(where), Way(*way)
-    rehearse(world, directory, how)
+    world, directory, way = import_module(f"tests.agent.{module}").WORLD, Path(folder), Way(*way_fields)
+    rehearse(world, directory, way)
     gc.freeze()
     adopt_orphans()
     for number in count(first, step or 1):
         ends = chain([(number, number % 4 < 2)], repeat((0, False))) if step else by_chance(number, world.far)
-        killed = story(world, directory / str(number), how, number, ends)
+        killed = story(world, directory / str(number), way, number, ends)
         kills -= killed
         if kills <= 0 or (step and not killed):
             return

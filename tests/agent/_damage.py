@@ -18,14 +18,14 @@ ODD_CELLS: Sequence[Any] = (None, 5, 1.5, "text", "", b"", b"\xff\xfe", b"\x90",
 TABLES = ("checkpoints", "writes")
 
 
-def flipped(path: Path, random: Random) -> str:
+def flip_bits(path: Path, random: Random) -> str:
     """Flip some bits."""
     data = bytearray(path.read_bytes())
-    places = [random.randrange(len(data)) for _ in range(random.choice((1, 1, 3, 20, 200)))]
-    for place in places:
-        data[place] ^= 1 << random.randrange(8)
+    positions = [random.randrange(len(data)) for _ in range(random.choice((1, 1, 3, 20, 200)))]
+    for position in positions:
+        data[position] ^= 1 << random.randrange(8)
     path.write_bytes(data)
-    return f"flipped {places}"
+    return f"flipped {positions}"
 
 
 def overwritten(path: Path, random: Random) -> str:
@@ -38,7 +38,7 @@ def overwritten(path: Path, random: Random) -> str:
     return f"overwritten {start} {length}"
 
 
-def cut(path: Path, random: Random) -> str:
+def cut_off_end(path: Path, random: Random) -> str:
     """Cut the end off."""
     data = path.read_bytes()
     length = random.randrange(len(data))
@@ -88,40 +88,49 @@ def with_odd_values(path: Path, random: Random) -> str:
         if random.random() < 0.5:
             rows = rows[-1:]
         row, kind, data = random.choice(rows)
-        found = json.loads(data) if column == "metadata" else serde.loads_typed((kind, data))
-        changed, told = _with_odd(found, random)
+        value = json.loads(data) if column == "metadata" else serde.loads_typed((kind, data))
+        changed, description = _with_odd(value, random)
         if column == "metadata":
             connection.execute(f"UPDATE {table} SET metadata = ? WHERE rowid = ?", (json.dumps(changed).encode(), row))
         else:
             kind, data = serde.dumps_typed(changed)
             connection.execute(f"UPDATE {table} SET type = ?, {column} = ? WHERE rowid = ?", (kind, data, row))
-    return f"{column} of row {row}: {told}"
+    return f"{column} of row {row}: {description}"
 
 
-DAMAGES = (flipped, overwritten, cut, without_tables, with_odd_cells, with_odd_values, with_odd_values, with_odd_values)
+DAMAGES = (
+    flip_bits,
+    overwritten,
+    cut_off_end,
+    without_tables,
+    with_odd_cells,
+    with_odd_values,
+    with_odd_values,
+    with_odd_values,
+)
 
 
 def _columns(connection: sqlite3.Connection, table: str) -> list[str]:
     return [str(row[1]) for row in connection.execute(f"PRAGMA table_info({table})")]
 
 
-def _with_odd(found: Any, random: Random) -> tuple[Any, str]:
-    places = list(_places(found, ()))
-    place, odd = random.choice(places), random.choice(ODD)
-    if not place:
+def _with_odd(value: Any, random: Random) -> tuple[Any, str]:
+    paths = list(_paths_in(value, ()))
+    path, odd = random.choice(paths), random.choice(ODD)
+    if not path:
         return odd, f"is {odd!r}"
-    around = found
-    for step in place[:-1]:
-        around = around[step]
+    container = value
+    for step in path[:-1]:
+        container = container[step]
     if random.random() < 0.2:
-        del around[place[-1]]
-        return found, f"{place} is gone"
-    around[place[-1]] = odd
-    return found, f"{place} is {odd!r}"
+        del container[path[-1]]
+        return value, f"{path} is gone"
+    container[path[-1]] = odd
+    return value, f"{path} is {odd!r}"
 
 
-def _places(found: Any, here: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    yield here
-    inside = found.items() if isinstance(found, dict) else enumerate(found) if isinstance(found, list) else ()
+def _paths_in(node: Any, path: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
+    yield path
+    inside = node.items() if isinstance(node, dict) else enumerate(node) if isinstance(node, list) else ()
     for name, value in inside:
-        yield from _places(value, (*here, name))
+        yield from _paths_in(value, (*path, name))

@@ -51,9 +51,9 @@ class Forks:
         self.tell([module, *arguments])
         self.pid = self.answer()
 
-    def tell(self, what: object = "go on") -> None:
+    def tell(self, message: object = "go on") -> None:
         assert self._process.stdin is not None
-        print(json.dumps(what), file=self._process.stdin, flush=True)
+        print(json.dumps(message), file=self._process.stdin, flush=True)
 
     def answer(self) -> Any:
         assert self._process.stdout is not None
@@ -73,7 +73,7 @@ class Forks:
         assert self.answer() == signal.SIGKILL
 
 
-def told() -> str:
+def read_line() -> str:
     """Return the next line. It is read byte by byte, because forks share the unread input."""
     line = b""
     while not line.endswith(b"\n") and (letter := os.read(0, 1)):
@@ -81,19 +81,19 @@ def told() -> str:
     return line.decode()
 
 
-def tell(what: object) -> None:
-    print(json.dumps(what), flush=True)
+def tell(message: object) -> None:
+    print(json.dumps(message), flush=True)
 
 
 def main() -> None:
     for name in MODULES:
         import_module(f"tests.{name}")
-    while line := told():
+    while line := read_line():
         name, *arguments = json.loads(line)
         if child := os.fork():
             ended = os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
             tell(ended.si_status if ended else None)
-            told()
+            read_line()
             os.waitpid(child, 0)
             continue
         try:

@@ -19,7 +19,7 @@ class Desk:
     def __init__(self) -> None:
         self.log: list[str] = []
 
-    def tools(self, *more: Any) -> list[Any]:
+    def tools(self, *extra_tools: Any) -> list[Any]:
         @tool
         async def work(query: str = "") -> str:
             """Work."""
@@ -35,7 +35,7 @@ class Desk:
             self.log.append(f"answered {query}")
             return f"{query}: {answer}"
 
-        return [work, ask, *more]
+        return [work, ask, *extra_tools]
 
     def node(self, name: str) -> Any:
         """Return a node that only records its execution."""

@@ -38,8 +38,8 @@ def main(folder: Path, backend: str, factory: str, presses: int) -> None:
     agent = getattr(callboard, factory)(model, [charge], checkpointer=url)
 
     async def run() -> None:
-        given = {"messages": [("user", "Charge order 8.")]} if is_first else None
-        state = await agent.ainvoke(given, {"configurable": {"thread_id": "1"}})
+        agent_input = {"messages": [("user", "Charge order 8.")]} if is_first else None
+        state = await agent.ainvoke(agent_input, {"configurable": {"thread_id": "1"}})
         print(state["messages"][2].text)
 
     anyio.run(run, backend=backend)

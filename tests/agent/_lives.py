@@ -35,7 +35,7 @@ class Story:
 
     @property
     def lives(self) -> list[list[list[Any]]]:
-        starts = [place for place, line in enumerate(self.log) if line == ["born"]]
+        starts = [position for position, line in enumerate(self.log) if line == ["born"]]
         return [self.log[start:end] for start, end in zip(starts, [*starts[1:], len(self.log)], strict=True)]
 
     @property
@@ -65,10 +65,10 @@ def what_is_stored_never_runs_again(story: Story) -> Iterator[str]:
 def nothing_runs_twice_in_one_life(story: Story) -> Iterator[str]:
     """A call that asks starts again with its answer."""
     for life in story.lives:
-        for what in ("started", "ran"):
-            often = Counter(line[1] for line in life if line[0] == what)
+        for event in ("started", "ran"):
+            often = Counter(line[1] for line in life if line[0] == event)
             yield from (
-                f"{name} {what} {times} times in one life"
+                f"{name} {event} {times} times in one life"
                 for name, times in often.items()
                 if times > (2 if name in story.asking else 1)
             )
@@ -76,8 +76,8 @@ def nothing_runs_twice_in_one_life(story: Story) -> Iterator[str]:
 
 def the_model_is_asked_with_answered_calls(story: Story) -> Iterator[str]:
     """Promise 2: each request to the model has an answer for each call."""
-    asked = [messages_from_dict(line[2]) for line in story.log if line[0] == "asked"]
-    yield from (wrong for messages in asked if (wrong := complaint(messages)))
+    requests = [messages_from_dict(line[2]) for line in story.log if line[0] == "asked"]
+    yield from (wrong for messages in requests if (wrong := complaint(messages)))
 
 
 def the_model_is_asked_with_what_is_stored(story: Story) -> Iterator[str]:
@@ -112,11 +112,11 @@ PROMISES = (
 def stories(forks: Forks, module: str, directory: Path, way: list[str], *until: int) -> list[Story]:
     """Return the stories that `_crashes.in_fork` plays, which keep all promises."""
     forks.begin("agent._crashes", module, str(directory), way, *until)
-    told = list[Story]()
+    all_stories = list[Story]()
     while isinstance(answer := forks.answer(), dict):
-        told.append(Story(**answer))
+        all_stories.append(Story(**answer))
     forks.tell()
     assert answer == 0
-    assert not [story.seed for story in told if story.failed]
-    assert not [(story.seed, wrong) for story in told for promise in PROMISES for wrong in promise(story)]
-    return told
+    assert not [story.seed for story in all_stories if story.failed]
+    assert not [(story.seed, wrong) for story in all_stories for promise in PROMISES for wrong in promise(story)]
+    return all_stories

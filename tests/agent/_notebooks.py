@@ -25,12 +25,12 @@ class Lines(Actor):
 class Notebook(Lines):
     """Lines of text, to which calls append."""
 
-    said: list[str] = []
+    answers: list[str] = []
     """Results of all calls."""
 
     @handler
     async def append(self, line: str) -> str:
         """Append a line."""
         self.lines.append(line)
-        self.said.append(",".join(self.lines))
-        return self.said[-1]
+        self.answers.append(",".join(self.lines))
+        return self.answers[-1]

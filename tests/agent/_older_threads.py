@@ -39,7 +39,7 @@ ASKED = {
 """The replies of the model, by thread."""
 
 
-def given(thread: str) -> Any:
+def first_input(thread: str) -> Any:
     """Return the first input of a thread."""
     return {"messages": [("user", thread)]}
 
@@ -81,14 +81,14 @@ def agent_of(saver: Any, *, doomed: bool = False) -> Any:
 
     async def send(name: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> Any:
         """Send the tools node a call."""
-        sent = Send("tools", [tool_call("twice", "s2", name="s2")])
-        return Command(update={"messages": [ToolMessage("sent", tool_call_id=tool_call_id)]}, goto=[sent])
+        further_call = Send("tools", [tool_call("twice", "s2", name="s2")])
+        return Command(update={"messages": [ToolMessage("sent", tool_call_id=tool_call_id)]}, goto=[further_call])
 
     def reply(messages: Sequence[BaseMessage]) -> AIMessage:
         # The last message is one of the model itself if only a call that a tool has sent was answered since.
         return ASKED[str(messages[-1].content)] if isinstance(messages[-1], HumanMessage) else AIMessage("done")
 
-    tools = [StructuredTool.from_function(coroutine=one) for one in (quick, twice, fragile, pay, send)]
+    tools = [StructuredTool.from_function(coroutine=function) for function in (quick, twice, fragile, pay, send)]
     node = ToolNode(
         tools, policies={"pay": CallPolicy(on_unknown="ask")}, on_error="finish", middleware=[RequireApproval(["pay"])]
     )
@@ -97,17 +97,17 @@ def agent_of(saver: Any, *, doomed: bool = False) -> Any:
 
 async def _live(agent: Any) -> None:
     """Write all threads; the process ends in the last one."""
-    await agent.ainvoke(given("done"), config("done"), durability="sync")
-    await agent.ainvoke(given("done"), config("done"), durability="async")
-    waiting = await agent.ainvoke(given("waits"), config("waits"), durability="sync")
+    await agent.ainvoke(first_input("done"), config("done"), durability="sync")
+    await agent.ainvoke(first_input("done"), config("done"), durability="async")
+    waiting = await agent.ainvoke(first_input("waits"), config("waits"), durability="sync")
     (question,) = waiting["__interrupt__"]
     await agent.ainvoke(Command(resume={question.id: "one"}), config("waits"), durability="sync")
     with suppress(OSError):
-        await agent.ainvoke(given("failed"), config("failed"), durability="sync")
-    await agent.ainvoke(given("sent"), config("sent"), durability="sync")
+        await agent.ainvoke(first_input("failed"), config("failed"), durability="sync")
+    await agent.ainvoke(first_input("sent"), config("sent"), durability="sync")
     (question,) = (await agent.aget_state(config("sent"))).interrupts
     await agent.ainvoke(Command(resume={question.id: "one"}), config("sent"), durability="sync")
-    waiting = await agent.ainvoke(given("killed"), config("killed"), durability="sync")
+    waiting = await agent.ainvoke(first_input("killed"), config("killed"), durability="sync")
     (question,) = waiting["__interrupt__"]
     await agent.ainvoke(Command(resume={question.id: {"type": "accept"}}), config("killed"), durability="sync")
 

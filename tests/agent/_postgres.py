@@ -27,10 +27,10 @@ READY = 30
 
 def programs() -> Path | None:
     """Return the folder of the newest server's programs; `None` if no server is installed."""
-    found = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
+    folders = [path.parent for path in Path("/usr/lib/postgresql").glob("*/bin/initdb")]
     if path := shutil.which("initdb"):
-        found.append(Path(path).parent)
-    return max(found, key=_major, default=None)
+        folders.append(Path(path).parent)
+    return max(folders, key=_major, default=None)
 
 
 def _major(path: Path) -> float:
@@ -123,7 +123,7 @@ class Server:
             done = connection.execute(statement)
             return done.fetchall() if done.description else []
 
-    def cut(self, url: str) -> int:
+    def cut_connections(self, url: str) -> int:
         """Kill every connection to a database; return their number."""
         name = url.rpartition("/")[2]
         return len(self.sql(f"SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'"))
@@ -132,9 +132,9 @@ class Server:
 @contextmanager
 def running_postgres() -> Iterator[Server]:
     """Run a server for a `with` block; skip the test if PostgreSQL is not installed."""
-    if (found := programs()) is None:
+    if (folder := programs()) is None:
         pytest.skip("PostgreSQL is not installed: apt-get install postgresql")
-    server = Server(found)
+    server = Server(folder)
     try:
         server.start()
         yield server

@@ -143,13 +143,13 @@ def deltas_of(content: str | None, calls: Sequence[dict[str, Any]]) -> list[Delt
     """Split a reply into deltas."""
     deltas: list[Delta] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": word} for word in (content or "").split(" ") if word]
-    for index, one in enumerate(calls):
-        started = {**one, "index": index, "function": {**one["function"], "arguments": ""}}
+    for index, call in enumerate(calls):
+        started = {**call, "index": index, "function": {**call["function"], "arguments": ""}}
         deltas.append({"tool_calls": [started]})
-    arguments = [one["function"]["arguments"] for one in calls]
-    for at in range(0, max(map(len, arguments), default=0), 3):
+    arguments = [call["function"]["arguments"] for call in calls]
+    for start in range(0, max(map(len, arguments), default=0), 3):
         for index, text in enumerate(arguments):
-            if piece := text[at : at + 3]:
+            if piece := text[start : start + 3]:
                 deltas.append({"tool_calls": [{"index": index, "function": {"arguments": piece}}]})
     return deltas
 

@@ -15,7 +15,7 @@ from callboard import create_react_agent, tool_call
 from callboard.exceptions import ThreadBusyError
 from callboard.testing import ScriptedModel, calls
 
-from ._forks import tell, told
+from ._forks import read_line, tell
 from ._savers import saver_of
 
 
@@ -50,26 +50,26 @@ async def answer(agent: Any, config: Any) -> dict[str, Any]:
     return {"said": [message.content for message in result["messages"]]}
 
 
-async def do(what: str, directory: Path, kind: str, number: int, at: float) -> None:
+async def do(mode: str, directory: Path, kind: str, number: int, start_time: float) -> None:
     """Continue the thread of a round with `None`, not before a time, and wait for a line.
 
     With "hold", report when a body runs; it runs until the next line.
     """
-    holds = [True] * (what == "hold")
+    holds = [True] * (mode == "hold")
 
     async def meanwhile() -> None:
         if holds:
             holds.clear()
             tell("held")
-            await to_thread.run_sync(told)
+            await to_thread.run_sync(read_line)
 
     async with saver_of(kind, directory / "db") as saver:
         agent = agent_in(directory / f"log {number}", saver, meanwhile)
-        while time.monotonic() < at:
+        while time.monotonic() < start_time:
             pass  # the processes start at the same time by the machine's clock
         tell(await answer(agent, thread(number)))
-        await to_thread.run_sync(told)
+        await to_thread.run_sync(read_line)
 
 
-def in_fork(what: str, directory: str, kind: str, backend: str, number: int, at: float) -> None:
-    anyio.run(do, what, Path(directory), kind, number, at, backend=backend)
+def in_fork(mode: str, directory: str, kind: str, backend: str, number: int, start_time: float) -> None:
+    anyio.run(do, mode, Path(directory), kind, number, start_time, backend=backend)

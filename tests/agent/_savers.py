@@ -82,19 +82,19 @@ class Tells(BaseCheckpointSaver[Any]):
         raise NotImplementedError
 
     def get_tuple(self, config: Any) -> Any:
-        found = super().get_tuple(config)
-        self.hear("found", found)
-        return found
+        checkpoint_tuple = super().get_tuple(config)
+        self.hear("found", checkpoint_tuple)
+        return checkpoint_tuple
 
-    def put(self, config: Any, checkpoint: Any, *rest: Any) -> Any:
+    def put(self, config: Any, checkpoint: Any, *args: Any) -> Any:
         self.hear("before checkpoint", checkpoint)
-        stored = super().put(config, checkpoint, *rest)
+        stored = super().put(config, checkpoint, *args)
         self.hear("after checkpoint", checkpoint)
         return stored
 
-    def put_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+    def put_writes(self, config: Any, writes: Any, *args: Any) -> None:
         self.hear("before write", writes)
-        super().put_writes(config, writes, *rest)
+        super().put_writes(config, writes, *args)
         self.hear("after write", writes)
 
 
@@ -105,19 +105,19 @@ class TellsAsync(AsyncSqliteSaver):
         raise NotImplementedError
 
     async def aget_tuple(self, config: Any) -> Any:
-        found = await super().aget_tuple(config)
-        self.hear("found", found)
-        return found
+        checkpoint_tuple = await super().aget_tuple(config)
+        self.hear("found", checkpoint_tuple)
+        return checkpoint_tuple
 
-    async def aput(self, config: Any, checkpoint: Any, *rest: Any) -> Any:
+    async def aput(self, config: Any, checkpoint: Any, *args: Any) -> Any:
         self.hear("before checkpoint", checkpoint)
-        stored = await super().aput(config, checkpoint, *rest)
+        stored = await super().aput(config, checkpoint, *args)
         self.hear("after checkpoint", checkpoint)
         return stored
 
-    async def aput_writes(self, config: Any, writes: Any, *rest: Any) -> None:
+    async def aput_writes(self, config: Any, writes: Any, *args: Any) -> None:
         self.hear("before write", writes)
-        await super().aput_writes(config, writes, *rest)
+        await super().aput_writes(config, writes, *args)
         self.hear("after write", writes)
 
 
@@ -141,8 +141,10 @@ FAR = {"token": "theirs", "host": "elsewhere", "boot": "another", "pid": 1}
 
 def forge(saver: Any, config: Any, entry: dict[str, Any]) -> None:
     """Write an entry of another process to the journal of a thread."""
-    found = saver.get_tuple(config)
-    saver.put_writes(found.config, [(CHANNEL, [entry])], f"callboard-{commits_in(found) + 1:08}", "~callboard")
+    checkpoint_tuple = saver.get_tuple(config)
+    saver.put_writes(
+        checkpoint_tuple.config, [(CHANNEL, [entry])], f"callboard-{commits_in(checkpoint_tuple) + 1:08}", "~callboard"
+    )
 
 
 async def aforge(saver: Any, config: Any, entry: Any) -> None:
@@ -186,30 +188,30 @@ class Recording(InMemorySaver):
         return [entry["kind"] for entry in self.entries]
 
 
-def errors_at_once(use: Callable[[Any], object], things: Sequence[Any]) -> list[BaseException]:
+def errors_at_once(use: Callable[[Any], object], targets: Sequence[Any]) -> list[BaseException]:
     """Use each thing in a thread, all at the same time; return the errors."""
-    barrier = threading.Barrier(len(things))
+    barrier = threading.Barrier(len(targets))
 
-    def work(thing: Any) -> None:
+    def work(argument: Any) -> None:
         barrier.wait(60)
-        use(thing)
+        use(argument)
 
-    with ThreadPoolExecutor(len(things)) as threads:
-        done = [threads.submit(work, thing) for thing in things]
-    return [error for one in done if (error := one.exception()) is not None]
+    with ThreadPoolExecutor(len(targets)) as threads:
+        futures = [threads.submit(work, target) for target in targets]
+    return [error for future in futures if (error := future.exception()) is not None]
 
 
-def use_database(thing: Any) -> None:
+def use_database(database: Any) -> None:
     """Read from a checkpointer, or write to a store."""
-    thing.get_tuple(AT) if hasattr(thing, "get_tuple") else thing.put(("a",), "b", {"c": 1})
+    database.get_tuple(AT) if hasattr(database, "get_tuple") else database.put(("a",), "b", {"c": 1})
 
 
 def copy_of(saver: InMemorySaver) -> InMemorySaver:
     """Return a saver with the data that is stored now, as a killed process leaves it."""
-    found = InMemorySaver()
+    copy = InMemorySaver()
     for name in ("storage", "writes", "blobs"):
-        getattr(found, name).update({key: deepcopy(value) for key, value in getattr(saver, name).items()})
-    return found
+        getattr(copy, name).update({key: deepcopy(value) for key, value in getattr(saver, name).items()})
+    return copy
 
 
 def scripted(replies: Sequence[Any], tools: Any = (), *, loop: bool = False, **options: Any) -> Any:
@@ -224,38 +226,40 @@ def agent_with(make: Any, model: ScriptedModel, tools: Sequence[Any], policies: 
     return make(model, ToolNode(tools, policies=policies), **options)
 
 
-async def run(agent: Any, given: Any = QUESTION, config: Any = None, *, door: str = "ainvoke", **options: Any) -> Any:
+async def run(
+    agent: Any, agent_input: Any = QUESTION, config: Any = None, *, door: str = "ainvoke", **options: Any
+) -> Any:
     """Run an agent, with `ainvoke` or with `invoke` in a thread; return the state at the end."""
     with anyio.fail_after(20):
         if door == "invoke":
-            return await anyio.to_thread.run_sync(partial(agent.invoke, given, config, **options))
-        return await agent.ainvoke(given, config, **options)
+            return await anyio.to_thread.run_sync(partial(agent.invoke, agent_input, config, **options))
+        return await agent.ainvoke(agent_input, config, **options)
 
 
-def _messages(found: Any) -> Sequence[BaseMessage]:
-    return found["messages"] if isinstance(found, dict) else found
+def _messages(conversation: Any) -> Sequence[BaseMessage]:
+    return conversation["messages"] if isinstance(conversation, dict) else conversation
 
 
-def shape(found: Any) -> list[str]:
+def shape(conversation: Any) -> list[str]:
     """Describe the messages of a list or of a state in words, such as `human:go` or `tool:a`."""
-    return [f"{message.type}:{message.content}" for message in _messages(found)]
+    return [f"{message.type}:{message.content}" for message in _messages(conversation)]
 
 
-def contents(found: Any) -> list[Any]:
+def contents(conversation: Any) -> list[Any]:
     """Return the contents of the messages in a list or in a state."""
-    return [message.content for message in _messages(found)]
+    return [message.content for message in _messages(conversation)]
 
 
 def complaint(messages: Sequence[BaseMessage]) -> str | None:
     """Return why a provider refuses a conversation: each call needs one answer, in order, right after its message."""
     owed: list[str | None] = []
-    for place, message in enumerate(messages):
+    for position, message in enumerate(messages):
         if isinstance(message, ToolMessage):
             if not owed or owed.pop(0) != message.tool_call_id:
-                return f"message {place} answers {message.tool_call_id}, which is not the next one asked for"
+                return f"message {position} answers {message.tool_call_id}, which is not the next one asked for"
             continue
         if owed:
-            return f"no answer to {owed} before message {place}"
+            return f"no answer to {owed} before message {position}"
         if isinstance(message, AIMessage):
             owed = [call["id"] for call in (*message.tool_calls, *message.invalid_tool_calls)]
     ids = [message.id for message in messages]

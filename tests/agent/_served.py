@@ -34,8 +34,8 @@ async def ask(query: str) -> str:
 def _reply(messages: list[BaseMessage]) -> AIMessage:
     """Compute the model's reply from the conversation alone, because runs of several threads share the model."""
     if messages[-1].type == "human":
-        wanted = str(messages[-1].content).split()
-        return calls(*(tool_call(name, f"call-{at}", query=f"{name}?") for at, name in enumerate(wanted)))
+        tool_names = str(messages[-1].content).split()
+        return calls(*(tool_call(name, f"call-{number}", query=f"{name}?") for number, name in enumerate(tool_names)))
     return AIMessage("Tea is ready.")
 
 

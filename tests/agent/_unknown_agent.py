@@ -85,8 +85,8 @@ class Life:
             os.kill(os.getpid(), signal.SIGKILL)
 
     def hear(self, event: str, value: Any) -> None:
-        when, _, what = event.partition(" ")
-        for channel, entries in value if what == "write" else ():
+        when, _, subject = event.partition(" ")
+        for channel, entries in value if subject == "write" else ():
             if channel != ENTRIES:
                 continue
             for entry in entries:
@@ -143,7 +143,7 @@ def agent_in(life: Life, saver: Any, batch: Batch, policy: Any, **options: Any) 
     policy = None if policy == "default" else policy
     terms = CallPolicy(on_unknown=policy)
     node = ToolNode(
-        [StructuredTool.from_function(coroutine=one) for one in (pay, quick, safe, ask, careful)],
+        [StructuredTool.from_function(coroutine=function) for function in (pay, quick, safe, ask, careful)],
         policies={"pay": terms, "careful": terms, "safe": CallPolicy(on_unknown=policy, idempotent=True)},
     )
     return create_react_agent(ScriptedModel([reply], loop=True), node, checkpointer=saver, **options)

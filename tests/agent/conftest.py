@@ -14,8 +14,8 @@ from ._savers import SAVERS, saver_of
 @pytest.fixture(scope="session")
 def forks() -> Iterator[Forks]:
     """A process for all tests, whose forks run functions of theirs."""
-    with Forks() as made:
-        yield made
+    with Forks() as process:
+        yield process
 
 
 @pytest.fixture(scope="session")
@@ -36,5 +36,5 @@ def postgres_url(postgres_server: Server) -> Iterator[str]:
 @pytest.fixture(params=SAVERS)
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     """Each kind of checkpointer."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
+    async with saver_of(request.param, tmp_path / "db") as opened_saver:
+        yield opened_saver

@@ -32,8 +32,8 @@ async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
     if request.param == "postgres":
         yield request.getfixturevalue("postgres_url")
     else:
-        async with saver_of(request.param, tmp_path / "db") as made:
-            yield made
+        async with saver_of(request.param, tmp_path / "db") as opened_saver:
+            yield opened_saver
 
 
 @pytest.fixture(autouse=True)
@@ -41,9 +41,9 @@ def _no_starts() -> None:
     Notebook.starts.clear()
 
 
-def reply(sent: list[Any]) -> Any:
+def reply(messages: list[Any]) -> Any:
     """Append what the user says."""
-    last = sent[-1]
+    last = messages[-1]
     return calls(("append", {"line": last.content})) if last.type == "human" else f"said {last.content}"
 
 
@@ -61,9 +61,9 @@ def last(result: Any) -> str:
 async def test_the_state_goes_from_run_to_run_with_the_thread(saver: Any, durability: Any) -> None:
     """With durability "exit", the states are all stored at the end of the run."""
     agent = scribe(saver)
-    said = [last(await agent.ainvoke(say(text), AT, durability=durability)) for text in "abc"]
+    answers = [last(await agent.ainvoke(say(text), AT, durability=durability)) for text in "abc"]
     await agent.aclose()
-    assert said == ["said a", "said a,b", "said a,b,c"]
+    assert answers == ["said a", "said a,b", "said a,b,c"]
     assert Notebook.starts == ["1"] * 3
 
 
@@ -71,8 +71,8 @@ async def test_an_actor_that_lives_on_is_not_restored_where_the_thread_stands_as
     agent = scribe(saver)
     async with agent:
         for text in "abc":
-            said = last(await agent.ainvoke(say(text), AT))
-    assert said == "said a,b,c"
+            answer = last(await agent.ainvoke(say(text), AT))
+    assert answer == "said a,b,c"
     assert Notebook.starts == ["1"]
 
 
@@ -81,32 +81,39 @@ async def test_before_anything_was_done_the_actor_is_new_and_nothing_is_said_to_
     async with agent:
         await agent.ainvoke(say("a"), AT)
         await agent.ainvoke(say("b"), AT)
-        places = [place async for place in agent.aget_state_history(AT)]
-        said = last(await agent.ainvoke(say("c"), places[-1].config))
-    assert said == "said c"
+        snapshots = [snapshot async for snapshot in agent.aget_state_history(AT)]
+        answer = last(await agent.ainvoke(say("c"), snapshots[-1].config))
+    assert answer == "said c"
     assert Notebook.starts == ["1", "1"]
 
 
 async def test_what_another_process_has_done_meanwhile_counts(saver: Any) -> None:
-    agent, other = scribe(saver), scribe(saver)
+    agent, other_agent = scribe(saver), scribe(saver)
     async with agent:
         await agent.ainvoke(say("a"), AT)
-        await other.ainvoke(say("b"), AT)
-        said = last(await agent.ainvoke(say("c"), AT))
-    await other.aclose()
-    assert said == "said a,b,c"
+        await other_agent.ainvoke(say("b"), AT)
+        answer = last(await agent.ainvoke(say("c"), AT))
+    await other_agent.aclose()
+    assert answer == "said a,b,c"
 
 
 async def test_each_thread_has_its_own_and_each_key_within_it(saver: Any) -> None:
     notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal", cap=1)
     agent = scripted([reply], [notebook], loop=True, checkpointer=saver)
-    other: Any = {"configurable": {"thread_id": "2"}}
+    other_thread: Any = {"configurable": {"thread_id": "2"}}
     async with agent:
-        said = [
-            last(await agent.ainvoke(say(text), where))
-            for text, where in [("a1", AT), ("b1", AT), ("a2", other), ("a3", AT), ("b4", other), ("b5", AT)]
+        answers = [
+            last(await agent.ainvoke(say(text), thread))
+            for text, thread in [
+                ("a1", AT),
+                ("b1", AT),
+                ("a2", other_thread),
+                ("a3", AT),
+                ("b4", other_thread),
+                ("b5", AT),
+            ]
         ]
-    assert said == ["said a1", "said b1", "said a2", "said a1,a3", "said b4", "said b1,b5"]
+    assert answers == ["said a1", "said b1", "said a2", "said a1,a3", "said b4", "said b1,b5"]
     assert set(Notebook.starts) == {"a", "b"}
 
 
@@ -133,13 +140,13 @@ async def test_what_has_not_changed_is_not_stored_again(tmp_path: Path) -> None:
         await agent.ainvoke(say("shoot"), AT)
         first = size(saver)
         for _ in range(10):
-            said = last(await agent.ainvoke(say("look"), AT))
-        place = [place async for place in agent.aget_state_history(AT)][5]
-        forked = last(await agent.ainvoke(say("look"), place.config))
+            answer = last(await agent.ainvoke(say("look"), AT))
+        snapshot = [snapshot async for snapshot in agent.aget_state_history(AT)][5]
+        forked = last(await agent.ainvoke(say("look"), snapshot.config))
         await agent.aupdate_state(AT, None, "__copy__")
         copied = last(await agent.ainvoke(say("look"), AT))
         end = size(saver)
-    assert said == forked == copied == "said 1000000"
+    assert answer == forked == copied == "said 1000000"
     assert 1_000_000 < first < 1_050_000
     assert end < first + 200_000
 
@@ -159,9 +166,9 @@ async def test_a_state_that_cannot_be_stored_is_an_error_that_names_the_actor(sa
         with pytest.raises(SnapshotError, match=r"the actor Stubborn\['1'\] cannot be kept in the journal: .*object"):
             await agent.ainvoke(say("bad"), AT)
         state = await agent.aget_state(AT)
-        said = last(await agent.ainvoke(say("a"), AT))
+        answer = last(await agent.ainvoke(say("a"), AT))
     assert "object" in str(state.tasks[0].error)
-    assert said == "said a"
+    assert answer == "said a"
 
 
 async def test_a_deleted_thread_takes_its_states_along() -> None:
@@ -170,8 +177,8 @@ async def test_a_deleted_thread_takes_its_states_along() -> None:
     async with agent:
         await agent.ainvoke(say("a"), AT)
         saver.delete_thread("1")
-        said = last(await agent.ainvoke(say("b"), AT))
-    assert said == "said b"
+        answer = last(await agent.ainvoke(say("b"), AT))
+    assert answer == "said b"
 
 
 async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> None:
@@ -179,20 +186,20 @@ async def test_a_state_that_somebody_has_deleted_is_missed(tmp_path: Path) -> No
         agent = scribe(saver)
         await agent.ainvoke(say("a"), AT)
         saver.conn.execute("DELETE FROM writes")
-        said = last(await agent.ainvoke(say("b"), AT))
-    assert "has lost the state of the actor 'Notebook'" in said
+        answer = last(await agent.ainvoke(say("b"), AT))
+    assert "has lost the state of the actor 'Notebook'" in answer
 
 
 async def test_langgraphs_own_agent_hands_the_states_on() -> None:
     """LangGraph's agent does not know the states, but its checkpoints follow the one that refers to them."""
     saver = InMemorySaver()
     with pytest.warns(LangGraphDeprecatedSinceV10):
-        theirs: Any = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
-    ours = scribe(saver)
-    await ours.ainvoke(say("a"), AT)
-    await anyio.to_thread.run_sync(partial(theirs.invoke, say("hi"), AT))
-    said = last(await ours.ainvoke(say("b"), AT))
-    assert said == "said a,b"
+        their_agent: Any = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
+    our_agent = scribe(saver)
+    await our_agent.ainvoke(say("a"), AT)
+    await anyio.to_thread.run_sync(partial(their_agent.invoke, say("hi"), AT))
+    answer = last(await our_agent.ainvoke(say("b"), AT))
+    assert answer == "said a,b"
 
 
 @dataclass
@@ -228,15 +235,15 @@ async def test_nobody_but_the_actor_makes_objects_of_its_state(tmp_path: Path) -
         await allowed.ainvoke(say("a"), AT)
         async with plain:
             await plain.ainvoke(say("hi"), AT)
-        said = last(await allowed.ainvoke(say("b"), AT))
+        answer = last(await allowed.ainvoke(say("b"), AT))
         with Threads(url) as threads:
-            seen = await threads.read("1")
-            places = await threads.history("1")
-    assert said == "said a,b"
-    assert seen is not None
-    assert seen.turns == 3
-    assert seen.other_keys == []
-    assert len(places) > 5
+            stored_thread = await threads.read("1")
+            snapshots = await threads.history("1")
+    assert answer == "said a,b"
+    assert stored_thread is not None
+    assert stored_thread.turns == 3
+    assert stored_thread.other_keys == []
+    assert len(snapshots) > 5
 
 
 async def test_from_sync_code_on_another_event_loop(tmp_path: Path) -> None:
@@ -246,11 +253,11 @@ async def test_from_sync_code_on_another_event_loop(tmp_path: Path) -> None:
         async with agent:
             early = None
             for text in "abc":
-                said = last(await anyio.to_thread.run_sync(agent.invoke, say(text), AT))
+                answer = last(await anyio.to_thread.run_sync(agent.invoke, say(text), AT))
                 early = early or await agent.aget_state(AT)
             assert early is not None
             forked = last(await anyio.to_thread.run_sync(agent.invoke, say("d"), early.config))
-    assert (said, forked) == ("said a,b,c", "said a,d")
+    assert (answer, forked) == ("said a,b,c", "said a,d")
 
 
 async def test_two_runs_of_a_thread_do_not_share_an_actor() -> None:
@@ -275,16 +282,16 @@ class _Watched(InMemorySaver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.left: list[InMemorySaver] = []
+        self.copies: list[InMemorySaver] = []
 
     def put(self, *args: Any, **options: Any) -> Any:
         done = super().put(*args, **options)
-        self.left.append(copy_of(self))
+        self.copies.append(copy_of(self))
         return done
 
     def put_writes(self, *args: Any, **options: Any) -> None:
         super().put_writes(*args, **options)
-        self.left.append(copy_of(self))
+        self.copies.append(copy_of(self))
 
 
 @pytest.mark.parametrize("lines", [["a1"], ["a1", "b1"], ["b1", "c1", "a1", "d1"]])
@@ -292,8 +299,8 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
     """State and result of a call are one write: if the call runs again, its line is still there only once."""
     script = [calls(*(("append", {"line": line}) for line in lines)), calls(("append", {"line": "a9"})), "done"]
 
-    def reply(sent: list[Any]) -> Any:
-        return script[sum(message.type == "ai" for message in sent)]
+    def reply(messages: list[Any]) -> Any:
+        return script[sum(message.type == "ai" for message in messages)]
 
     def agent(saver: Any) -> Any:
         notebook = child(Notebook, key=lambda call: call["args"]["line"][0], snapshots="journal")
@@ -301,13 +308,13 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
 
     watched, killed = _Watched(), 0
     await agent(watched).ainvoke(say("go"), AT, durability="sync")
-    for saver in watched.left:
-        again = agent(saver)
-        if not (await again.aget_state(AT)).next:
+    for saver in watched.copies:
+        next_agent = agent(saver)
+        if not (await next_agent.aget_state(AT)).next:
             continue  # the run had not begun, or was finished
         killed += 1
-        result = await again.ainvoke(None, AT)
-        results = [one.content for one in result["messages"] if one.type == "tool"]
+        result = await next_agent.ainvoke(None, AT)
+        results = [tool_message.content for tool_message in result["messages"] if tool_message.type == "tool"]
         assert results == [*lines, "a1,a9"]
     assert killed > 5
 
@@ -341,8 +348,8 @@ class Fragile(Notebook):
 
 
 def asking(*requests: Any) -> ScriptedModel:
-    def reply(sent: list[Any]) -> Any:
-        return AIMessage("", tool_calls=list(requests)) if sent[-1].type == "human" else "done"
+    def reply(messages: list[Any]) -> Any:
+        return AIMessage("", tool_calls=list(requests)) if messages[-1].type == "human" else "done"
 
     return ScriptedModel([reply], loop=True)
 
@@ -351,33 +358,33 @@ def results(state: Any) -> list[str]:
     return [str(message.content) for message in state["messages"] if isinstance(message, ToolMessage)]
 
 
-def agent_with(model: ScriptedModel, saver: Any, *more: Any, around: Any = None) -> Any:
+def agent_with(model: ScriptedModel, saver: Any, *extra_tools: Any, wrapper: Any = None) -> Any:
     notebook = child(Fragile, snapshots="journal")
-    node = ToolNode([notebook, *more], awrap_tool_call=around, handle_tool_errors=True, on_unknown="rerun")
+    node = ToolNode([notebook, *extra_tools], awrap_tool_call=wrapper, handle_tool_errors=True, on_unknown="rerun")
     return create_react_agent(model, node, checkpointer=saver)
 
 
 @pytest.mark.parametrize("is_open", [False, True])
 async def test_the_result_of_a_neighbour_stores_no_state_of_a_call_that_has_none(is_open: bool) -> None:
     """The run is cancelled while a middleware holds the result, so the call runs again on the state before it."""
-    held, has_ended = anyio.Event(), anyio.Event()
+    is_held, has_ended = anyio.Event(), anyio.Event()
 
     @tool
     async def look() -> str:
         """Look."""
-        await held.wait()
+        await is_held.wait()
         return "fine"
 
     async def hold(request: Any, execute: Any) -> Any:
         result = await execute(request)
         if request.tool_call["name"] == "append" and not has_ended.is_set():
-            held.set()
+            is_held.set()
             await anyio.sleep_forever()
         has_ended.set() if request.tool_call["name"] == "append" else scope.cancel()
         return result
 
     model = asking(tool_call("append", "c1", line="a"), tool_call("look", "c2"))
-    agent = agent_with(model, InMemorySaver(), look, around=hold)
+    agent = agent_with(model, InMemorySaver(), look, wrapper=hold)
     async with agent if is_open else nullcontext():
         with anyio.CancelScope() as scope:
             await agent.ainvoke(QUESTION, AT)
@@ -397,34 +404,34 @@ async def test_a_call_that_waits_for_a_person_runs_again_on_the_state_before_it(
 async def test_within_a_run_the_actor_comes_back_with_the_state_that_is_kept() -> None:
     """Otherwise each later call would fail because of the call that made the state unserializable."""
 
-    def reply(sent: list[Any]) -> Any:
+    def reply(messages: list[Any]) -> Any:
         steps = [("append", {"line": "a"}), ("spoil", {}), ("append", {"line": "b"})]
-        done = sum(message.type == "tool" for message in sent)
+        done = sum(message.type == "tool" for message in messages)
         if done == len(steps):
             return "done"
         name, args = steps[done]
         return AIMessage("", tool_calls=[tool_call(name, f"c{done}", **args)])
 
     agent = agent_with(ScriptedModel([reply], loop=True), InMemorySaver())
-    found = results(await agent.ainvoke(QUESTION, AT))
-    assert found[0] == "a"
-    assert "cannot be kept" in found[1]
-    assert found[2].startswith("a,b")
-    assert "is lost" in found[2]
+    texts = results(await agent.ainvoke(QUESTION, AT))
+    assert texts[0] == "a"
+    assert "cannot be kept" in texts[1]
+    assert texts[2].startswith("a,b")
+    assert "is lost" in texts[2]
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("requested_call", "reason"),
     [
         (tool_call("spoil_and_fail", "c1"), "of its own"),
         (tool_call("append", "c1", line="nothing"), "`snapshot` returned None"),
     ],
     ids=["an error of the handler", "no snapshot"],
 )
-async def test_the_model_reads_why_a_state_was_not_stored(asked: Any, said: str) -> None:
+async def test_the_model_reads_why_a_state_was_not_stored(requested_call: Any, reason: str) -> None:
     """A handler's own error comes first. A `snapshot` that returns None probably lacks its `return`."""
-    [found] = results(await agent_with(asking(asked), InMemorySaver()).ainvoke(QUESTION, AT))
-    assert said in found
+    [text] = results(await agent_with(asking(requested_call), InMemorySaver()).ainvoke(QUESTION, AT))
+    assert reason in text
 
 
 async def test_a_snapshot_that_restore_does_not_take_is_named() -> None:
@@ -438,8 +445,8 @@ async def test_a_snapshot_that_restore_does_not_take_is_named() -> None:
     await agent_with(asking(tool_call("append", "c1", line="a")), saver).ainvoke(QUESTION, AT)
     node = ToolNode([child(Changed, name="Fragile", snapshots="journal")], handle_tool_errors=True)
     agent = create_react_agent(asking(tool_call("append", "c2", line="b")), node, checkpointer=saver)
-    found = results(await agent.ainvoke(QUESTION, AT))[-1]
-    assert "`restore` failed with the snapshot that is kept" in found
+    text = results(await agent.ainvoke(QUESTION, AT))[-1]
+    assert "`restore` failed with the snapshot that is kept" in text
 
 
 async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
@@ -450,5 +457,5 @@ async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
         for number in range(6):
             await agent.ainvoke(QUESTION, {"configurable": {"thread_id": str(number)}})
         session: Any = node._setup.actors.session()
-        kept = session.keyed_actors[0].spec.snapshots
-        assert len(kept._versions) <= 2
+        snapshots = session.keyed_actors[0].spec.snapshots
+        assert len(snapshots._versions) <= 2

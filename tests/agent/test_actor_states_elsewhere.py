@@ -38,17 +38,17 @@ from ._savers import AT, QUESTION, SAVERS, saver_of, say, scripted
 pytestmark = pytest.mark.real_clock
 
 
-said = Notebook.said
+answers = Notebook.answers
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said() -> None:
-    said.clear()
+    answers.clear()
 
 
-def scribe(model: Any, *more: Any, **options: Any) -> Any:
+def scribe(model: Any, *extra_tools: Any, **options: Any) -> Any:
     """An agent with a notebook."""
-    return create_react_agent(model, [child(Notebook, snapshots="journal"), *more], **options)
+    return create_react_agent(model, [child(Notebook, snapshots="journal"), *extra_tools], **options)
 
 
 def appending(*lines: str) -> ScriptedModel:
@@ -60,7 +60,7 @@ def node() -> ToolNode:
     return ToolNode([child(Notebook, snapshots="journal")])
 
 
-def supervised() -> object:
+def make_supervisor() -> object:
     return Supervisor([child(Notebook, snapshots="journal")])
 
 
@@ -74,7 +74,7 @@ async def by_key() -> object:
         return None
 
 
-@pytest.mark.parametrize("make", [supervised, runs, by_key])
+@pytest.mark.parametrize("make", [make_supervisor, runs, by_key])
 async def test_without_an_agent_it_is_refused_where_it_is_said(make: Callable[[], Any]) -> None:
     with pytest.raises(ValueError, match=r"for the tools of an agent .* snapshots=InMemorySnapshots\(\)"):
         await make()
@@ -92,19 +92,19 @@ async def test_a_node_by_itself_refuses_before_any_call_begins() -> None:
     @tool
     def plain() -> None:
         """Say so."""
-        said.append("plain")
+        answers.append("plain")
 
     alone = ToolNode([plain, child(Notebook, snapshots="journal")])
     with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
         await alone.ainvoke([tool_call("plain", "1"), tool_call("append", "2", line="a")])
-    assert said == []
+    assert answers == []
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_tool_without_its_node_refuses() -> None:
     with pytest.raises(ValueError, match=r"is not run by an agent .* snapshots=InMemorySnapshots\(\)"):
         await node().tools_by_name["append"].ainvoke({"line": "a"})
-    assert said == []
+    assert answers == []
 
 
 @pytest.mark.backends("asyncio")
@@ -115,7 +115,7 @@ async def test_a_graph_of_langgraphs_is_no_agent() -> None:
         ValueError, match=r"create_react_agent\(model, node, checkpointer=.* snapshots=InMemorySnapshots\(\)"
     ):
         await graph.ainvoke({"messages": [message]}, AT)
-    assert said == []
+    assert answers == []
 
 
 def test_what_contradicts_it_is_refused_at_once() -> None:
@@ -151,14 +151,14 @@ async def test_an_agent_in_a_tool_has_the_states_of_its_call(saver: Any) -> None
 
     def agent() -> Any:
         script = [calls(("append", {"line": "a"})), calls("ask"), calls(("append", {"line": "b"})), "done"]
-        inner = scribe(ScriptedModel(script[len(said) and 2 :]), asking("well?"))
-        outer = ScriptedModel([lambda sent: "end" if sent[-1].type == "tool" else calls("inner")], loop=True)
+        inner = scribe(ScriptedModel(script[len(answers) and 2 :]), asking("well?"))
+        outer = ScriptedModel([lambda messages: "end" if messages[-1].type == "tool" else calls("inner")], loop=True)
         return create_react_agent(outer, [delegate(inner, "inner")], checkpointer=saver)
 
     await agent().ainvoke(QUESTION, AT)
     result = await agent().ainvoke(Command(resume="yes"), AT)
     assert result["messages"][-1].content == "end"
-    assert said == ["a", "a,b"]
+    assert answers == ["a", "a,b"]
 
 
 async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> None:
@@ -166,7 +166,7 @@ async def test_an_agent_in_a_tool_without_a_checkpointer_around_it_refuses() -> 
     outer = scripted([calls("inner"), "end"], [delegate(scribe(appending("a")), "inner")])
     with pytest.raises(ValueError, match=r"no checkpointer: .* within a graph compile\(checkpointer="):
         await outer.ainvoke(QUESTION)
-    assert said == []
+    assert answers == []
 
 
 @pytest.mark.backends("asyncio")
@@ -178,7 +178,7 @@ async def test_an_agent_in_a_graph_has_the_states_of_its_visit_or_of_all(
     graph = chain(("scribe", scribe(appending("a"), checkpointer=checkpointer)), saver=InMemorySaver())
     for _ in range(2):
         await graph.ainvoke(QUESTION, AT)
-    assert said == expected
+    assert answers == expected
 
 
 async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() -> None:
@@ -187,7 +187,7 @@ async def test_two_agents_with_one_node_have_each_the_states_of_its_threads() ->
     async with agents[0]:
         for agent in (*agents, *agents):
             await agent.ainvoke(QUESTION, AT)
-    assert said == ["a", "a", "a,a", "a,a"]
+    assert answers == ["a", "a", "a,a", "a,a"]
 
 
 # Random walks through a thread whose actors keep their states with it, compared with the conversation.
@@ -226,9 +226,9 @@ class Book(Lines):
         raise Broken
 
 
-def reply(sent: list[BaseMessage]) -> Any:
+def reply(messages: list[BaseMessage]) -> Any:
     """Make the calls that the user requests, such as `append a x`, or `append ab x` for two books; then say so."""
-    last = sent[-1]
+    last = messages[-1]
     if last.type != "human":
         return "done"
     name, books, line = str(last.content).split()
@@ -237,38 +237,40 @@ def reply(sent: list[BaseMessage]) -> Any:
     return calls(*((name, {"book": book, "line": line}) for book in books))
 
 
-def told(error: Exception) -> str:
+def describe_error(error: Exception) -> str:
     return f"failed: {error}"
 
 
 def make(saver: Any) -> Any:
     notebook = child(Book, key=lambda call: call["args"]["book"], cap=1, snapshots="journal", intensity=1000)
     policies = {"crash": CallPolicy(on_unknown="fail")}
-    node = ToolNode([notebook, asking("well?")], handle_tool_errors=told, policies=policies)
+    node = ToolNode([notebook, asking("well?")], handle_tool_errors=describe_error, policies=policies)
     return scripted([reply], node, loop=True, checkpointer=saver)
 
 
 def wrong(messages: list[BaseMessage]) -> list[str]:
     """Return the results that do not match the calls before them in their conversation."""
-    asked = {call["id"]: call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
+    calls_by_id = {
+        call["id"]: call for message in messages if isinstance(message, AIMessage) for call in message.tool_calls
+    }
     books: dict[str, list[str]] = {}
-    found: list[str] = []
+    mismatches: list[str] = []
     for message in messages:
         if not isinstance(message, ToolMessage) or str(message.content).startswith("Error: this call has no result"):
             continue  # the run was forked before the call had run
-        if (call := asked[message.tool_call_id])["name"] == "ask":
+        if (call := calls_by_id[message.tool_call_id])["name"] == "ask":
             continue
         lines = books.setdefault(call["args"]["book"], [])
         if call["name"] in ("append", "fail"):
             lines.append(call["args"]["line"])
-        said = str(message.content).split("\n\n(")[0]  # and the result says that a state was lost, if one was lost
+        content = str(message.content).split("\n\n(")[0]  # and the result says that a state was lost, if one was lost
         expected = ",".join(lines)
         expected = f"failed: {expected}" if call["name"] == "fail" else expected
         if call["name"] == "crash":
-            found += [] if "had begun when" in said else [f"{call}: {said}"]
-        elif said != expected:
-            found.append(f"{call}: {said!r} instead of {expected!r}")
-    return found
+            mismatches += [] if "had begun when" in content else [f"{call}: {content}"]
+        elif content != expected:
+            mismatches.append(f"{call}: {content!r} instead of {expected!r}")
+    return mismatches
 
 
 class Walk:
@@ -277,7 +279,7 @@ class Walk:
     def __init__(self, saver: Any) -> None:
         self.saver = saver
         self.agent = make(saver)
-        self.at: Any = {"configurable": {"thread_id": str(uuid4())}}
+        self.thread_config: Any = {"configurable": {"thread_id": str(uuid4())}}
         self.is_open = False
         self.number = 0
 
@@ -296,39 +298,39 @@ class Walk:
             await self.toggle()
         await self.agent.aclose()
 
-    async def place(self, choice: float) -> Any:
-        places = [place async for place in self.agent.aget_state_history(self.at)]
-        return places[int(choice * len(places))].config if places else self.at
+    async def pick_config(self, choice: float) -> Any:
+        snapshots = [snapshot async for snapshot in self.agent.aget_state_history(self.thread_config)]
+        return snapshots[int(choice * len(snapshots))].config if snapshots else self.thread_config
 
-    async def step(self, what: str, books: str, choice: float) -> list[str]:
+    async def step(self, action: str, books: str, choice: float) -> list[str]:
         """Take one step of the walk; return an error or nothing."""
         self.number += 1
-        if what in ("toggle", "anew"):
-            await getattr(self, what)()
+        if action in ("toggle", "anew"):
+            await getattr(self, action)()
             return []
-        verb, _, where = what.partition(" ")
-        config = await self.place(choice) if where == "past" else self.at
+        verb, _, position = action.partition(" ")
+        config = await self.pick_config(choice) if position == "past" else self.thread_config
         if verb in ("copy", "on") and "checkpoint_id" not in config["configurable"]:
             return []  # the thread is still empty
         if verb == "copy":
             await self.agent.aupdate_state(config, None, "__copy__")
             return []
-        given: Any = say(f"{verb} {books} {self.number}")
+        agent_input: Any = say(f"{verb} {books} {self.number}")
         if verb == "update":
             # This message needs no answer; it only adds a place.
             await self.agent.aupdate_state(config, {"messages": [AIMessage("noted")]}, "agent")
             return []
         if verb == "answer":
-            if not (await self.agent.aget_state(self.at)).interrupts:
+            if not (await self.agent.aget_state(self.thread_config)).interrupts:
                 return []
-            given = Command(resume="yes")
+            agent_input = Command(resume="yes")
         if verb == "on":
             state = await self.agent.aget_state(config)
             if not state.next and not state.values.get("messages"):  # before an update of a thread without input
                 with pytest.raises(EmptyInputError):
                     await self.agent.ainvoke(None, config)
                 return []
-        result = await self.agent.ainvoke(None if verb == "on" else given, config)
+        result = await self.agent.ainvoke(None if verb == "on" else agent_input, config)
         return wrong((result or {}).get("messages", []))
 
 
@@ -342,7 +344,7 @@ _STEPS = st.tuples(
 )
 
 
-async def walked(saver: Any, steps: list[tuple[str, str, float]]) -> None:
+async def take_walk(saver: Any, steps: list[tuple[str, str, float]]) -> None:
     walk = Walk(saver)
     try:
         with anyio.fail_after(60):
@@ -376,9 +378,9 @@ def test_a_call_sees_the_state_of_the_place_where_it_runs(
 
     async def main() -> None:
         if url:
-            return await walked(url, steps)
+            return await take_walk(url, steps)
         with TemporaryDirectory() as directory:
             async with saver_of(kind, Path(directory) / "db") as saver:
-                return await walked(saver, steps)
+                return await take_walk(saver, steps)
 
     anyio.run(main, backend=backend)

@@ -23,25 +23,25 @@ async def test_questions_three_levels_deep_are_answered_in_any_order(order: tupl
     models: list[ScriptedModel] = []
 
     def level(name: str, below: list[Any], **options: Any) -> Any:
-        asked = [tool_call("work", f"w-{name}", query=name), tool_call("ask", f"a-{name}", query=name)]
+        own_calls = [tool_call("work", f"w-{name}", query=name), tool_call("ask", f"a-{name}", query=name)]
         down = [tool_call(each.name, f"d-{name}", query=f"go {each.name}") for each in below]
-        models.append(ScriptedModel([calls(*asked, *down), f"{name} done"]))
+        models.append(ScriptedModel([calls(*own_calls, *down), f"{name} done"]))
         return create_react_agent(models[-1], desk.tools(*below), **options)
 
-    three = level("three", [])
-    two = level("two", [delegate(three, "three")])
-    one = level("one", [delegate(two, "two")], checkpointer=InMemorySaver())
-    result = await one.ainvoke(QUESTION, AT)
+    level_three = level("three", [])
+    level_two = level("two", [delegate(level_three, "three")])
+    level_one = level("one", [delegate(level_two, "two")], checkpointer=InMemorySaver())
+    result = await level_one.ainvoke(QUESTION, AT)
     first = ids(result)
     assert sorted(first) == ["one", "three", "two"]
-    for left, name in zip((2, 1, 0), order, strict=True):
-        given = Command(resume={ids(result)[name]: "yes"} if left else "yes")
-        result = await one.ainvoke(given, AT)
-        assert len(ids(result)) == left
+    for open_count, name in zip((2, 1, 0), order, strict=True):
+        answer = Command(resume={ids(result)[name]: "yes"} if open_count else "yes")
+        result = await level_one.ainvoke(answer, AT)
+        assert len(ids(result)) == open_count
         assert ids(result).items() <= first.items()
     assert shape(result)[2:] == ["tool:did one", "tool:one: yes", "tool:two done", "ai:one done"]
     for name in order:
-        assert [desk.log.count(f"{what} {name}") for what in ("work", "ask", "answered")] == [1, 2, 1]
+        assert [desk.log.count(f"{event} {name}") for event in ("work", "ask", "answered")] == [1, 2, 1]
     assert [len(model.requests) for model in models] == [2, 2, 2]
     assert all(complaint([m for m in model.requests[-1] if m.id]) is None for model in models)
 
@@ -50,8 +50,8 @@ async def test_two_calls_of_one_agent_are_conversations_of_their_own() -> None:
     desk = Desk()
 
     def reply(messages: Any) -> Any:
-        said = messages[0].content
-        return f"{said} done" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=said))
+        question = messages[0].content
+        return f"{question} done" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=question))
 
     inner = scripted([reply] * 4, desk.tools())
     twice = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
@@ -68,8 +68,10 @@ def for_each(tool_name: str) -> Any:
     """Return a reply of an inner model: a call for each message of a person, and an answer to each result."""
 
     def reply(messages: Any) -> Any:
-        said = next(message.content for message in reversed(messages) if message.type == "human")
-        return f"{said} done" if messages[-1].type == "tool" else calls(tool_call(tool_name, said, query=said))
+        question = next(message.content for message in reversed(messages) if message.type == "human")
+        return (
+            f"{question} done" if messages[-1].type == "tool" else calls(tool_call(tool_name, question, query=question))
+        )
 
     return reply
 
@@ -79,8 +81,8 @@ async def test_one_conversation_takes_one_call_at_a_time(saver: Any) -> None:
     desk = Desk()
     model = ScriptedModel([for_each("work")], loop=True)
     inner = create_react_agent(model, desk.tools(), checkpointer=True)
-    both = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
-    script = [both, "done", calls(tool_call("inner", "3", query="c")), "done"]
+    two_calls = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
+    script = [two_calls, "done", calls(tool_call("inner", "3", query="c")), "done"]
     agent = create_react_agent(ScriptedModel(script), [delegate(inner, "inner")], checkpointer=saver)
     await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(QUESTION, AT)
@@ -90,17 +92,17 @@ async def test_one_conversation_takes_one_call_at_a_time(saver: Any) -> None:
     first = "b" if refused.tool_call_id == "1" else "a"
     assert answers["3"].content == "c done"
     assert desk.log == [f"work {first}", "work c"]
-    told = [f"human:{first}", "ai:", f"tool:did {first}", f"ai:{first} done", "human:c", "ai:", "tool:did c"]
-    assert shape(model.requests[-1]) == told
+    expected = [f"human:{first}", "ai:", f"tool:did {first}", f"ai:{first} done", "human:c", "ai:", "tool:did c"]
+    assert shape(model.requests[-1]) == expected
 
 
 async def test_a_question_in_one_conversation_is_not_replaced_by_another_call_of_its_step() -> None:
     desk = Desk()
     inner = scripted([for_each("ask")] * 5, desk.tools(), checkpointer=True)
-    both = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
+    two_calls = calls(tool_call("inner", "1", query="a"), tool_call("inner", "2", query="b"))
     later = [calls(tool_call("inner", name, query=name)) for name in "cd"]
     tools = ToolNode([delegate(inner, "inner")], policies={"inner": CallPolicy(limit=Limit(concurrency=1))})
-    model = ScriptedModel([both, "done", *later, "done"])
+    model = ScriptedModel([two_calls, "done", *later, "done"])
     agent = create_react_agent(model, tools, checkpointer=InMemorySaver())
     await agent.ainvoke(QUESTION, AT)
     result = await agent.ainvoke(Command(resume="yes"), AT)
@@ -133,8 +135,8 @@ async def test_a_resumed_call_that_gave_its_agent_no_input_yet_gives_it(saver: A
     assert shape(await agent.ainvoke(None, AT))[-2:] == ["tool:b done", "ai:done"]
 
 
-@pytest.mark.parametrize("way", ["update", "command"])
-async def test_an_agent_in_a_call_goes_on_after_a_change_of_the_state_around(saver: Any, way: str) -> None:
+@pytest.mark.parametrize("change", ["update", "command"])
+async def test_an_agent_in_a_call_goes_on_after_a_change_of_the_state_around(saver: Any, change: str) -> None:
     """Its thread is found under the ids of the step, although the change has an id of its own."""
     desk = Desk()
     script = [calls(tool_call("work", "1", query="x")), calls(tool_call("ask", "2", query="a")), "inner"]
@@ -142,11 +144,11 @@ async def test_an_agent_in_a_call_goes_on_after_a_change_of_the_state_around(sav
     model = ScriptedModel([calls("inner"), "done"])
     agent = create_react_agent(model, [delegate(inner, "inner")], checkpointer=saver)
     first = ids(await agent.ainvoke(QUESTION, AT))
-    if way == "update":
+    if change == "update":
         await agent.aupdate_state(AT, MORE)
     tasks = (await agent.aget_state(AT)).tasks
-    assert [asked.id for task in tasks for asked in task.interrupts] == [first["a"]]
-    result = await agent.ainvoke(Command(resume="yes", update=MORE if way == "command" else None), AT)
+    assert [question.id for task in tasks for question in task.interrupts] == [first["a"]]
+    result = await agent.ainvoke(Command(resume="yes", update=MORE if change == "command" else None), AT)
     assert shape(result)[2:] == ["human:more", "tool:inner", "ai:done"]
     assert desk.log == ["work x", "ask a", "ask a", "answered a"]
 
@@ -165,10 +167,10 @@ async def test_a_tool_that_had_an_agent_do_it_asks_in_its_own_name() -> None:
 
     model = ScriptedModel([calls(tool_call("careful", "1")), "done"])
     agent = create_react_agent(model, [careful], checkpointer=InMemorySaver())
-    (asked,) = (await agent.ainvoke(QUESTION, AT))["__interrupt__"]
+    (question,) = (await agent.ainvoke(QUESTION, AT))["__interrupt__"]
     (task,) = (await agent.aget_state(AT)).tasks
-    assert task.interrupts == (asked,)
-    result = await agent.ainvoke(Command(resume={asked.id: "yes"}), AT)
+    assert task.interrupts == (question,)
+    result = await agent.ainvoke(Command(resume={question.id: "yes"}), AT)
     assert shape(result)[2:] == ["tool:['one', 'two'], yes", "ai:done"]
     assert desk.log == ["work x"]
     assert len(inner_model.requests) == 3

@@ -44,13 +44,13 @@ class Context(TypedDict):
     user: str
 
 
-def made(*replies: Any, **options: Any) -> Any:
+def make_agent(*replies: Any, **options: Any) -> Any:
     return scripted(replies or [busy(), "done"], Desk().tools(), **options)
 
 
 def test_it_is_what_langgraph_asks_for() -> None:
     """Servers and libraries check `isinstance`, and use the name, the schemas and the nodes."""
-    agent = made(name="clerk", context_schema=Context)
+    agent = make_agent(name="clerk", context_schema=Context)
     graph, builder = agent.as_graph(), agent.builder
     assert isinstance(graph, (Pregel, CompiledStateGraph))
     assert isinstance(builder, StateGraph)
@@ -68,16 +68,16 @@ SHOWN += ["stream_mode", "stream_eager", "step_timeout", "interrupt_before_nodes
 
 def test_attributes_and_drawings_are_those_of_langgraphs_agent() -> None:
     options: Any = {"tools": Desk().tools(), "interrupt_before": ["tools"]}
-    agent, theirs = create_react_agent(ScriptedModel([]), **options), langgraph_agent(ScriptedModel([]), **options)
-    assert {name: getattr(agent, name) for name in SHOWN} == {name: getattr(theirs, name) for name in SHOWN}
-    assert agent.get_graph().draw_mermaid() == theirs.get_graph().draw_mermaid()
+    agent, their_agent = create_react_agent(ScriptedModel([]), **options), langgraph_agent(ScriptedModel([]), **options)
+    assert {name: getattr(agent, name) for name in SHOWN} == {name: getattr(their_agent, name) for name in SHOWN}
+    assert agent.get_graph().draw_mermaid() == their_agent.get_graph().draw_mermaid()
     assert "__interrupt = before" in agent.get_graph().draw_mermaid()
     with pytest.raises(AttributeError, match="output_channels of an agent cannot be set: give stream_mode= or"):
         agent.output_channels = ["messages"]  # type: ignore[attr-defined]
 
 
 async def test_breakpoints_can_be_set_on_an_agent() -> None:
-    agent = made(calls("work"), "done", checkpointer="memory")
+    agent = make_agent(calls("work"), "done", checkpointer="memory")
     agent.interrupt_before_nodes = ["tools"]
     await agent.ainvoke(QUESTION, AT)
     assert (await agent.aget_state(AT)).next == ("tools",)
@@ -86,36 +86,38 @@ async def test_breakpoints_can_be_set_on_an_agent() -> None:
     assert (await agent.aget_state(AT)).next == ("agent",)
 
 
-@pytest.mark.parametrize("way", ["as_graph", "copy", "builder"])
-async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(way: str) -> None:
+@pytest.mark.parametrize("origin", ["as_graph", "copy", "builder"])
+async def test_the_agent_runs_in_it_and_keeps_its_journal_in_its_saver(origin: str) -> None:
     saver, store = InMemorySaver(), InMemoryStore()
     model, desk = ScriptedModel([busy(), "done"]), Desk()
-    agent: Any = create_react_agent(model, desk.tools(), checkpointer=saver if way == "as_graph" else None, store=store)
+    agent: Any = create_react_agent(
+        model, desk.tools(), checkpointer=saver if origin == "as_graph" else None, store=store
+    )
     graph: Any = {
         "as_graph": lambda: agent.as_graph(),
         "copy": lambda: agent.as_graph().copy(update={"checkpointer": saver, "store": store}),
         "builder": lambda: agent.builder.compile(checkpointer=saver, store=store),
-    }[way]()
+    }[origin]()
     open_ids = ids(await graph.ainvoke(QUESTION, AT))
     state = await graph.aget_state(AT)
     assert state.next == ("tools", "tools")
     assert shape(state.values) == ["human:go", "ai:", "tool:did x"]
     await graph.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)
     updates = [chunk async for chunk in graph.astream(Command(resume={open_ids["a"]: "yes"}), AT)]
-    places = [place async for place in graph.aget_state_history(AT)]
+    snapshots = [snapshot async for snapshot in graph.aget_state_history(AT)]
     await graph.aupdate_state(AT, say("more"))
     assert [list(chunk) for chunk in updates][-1] == ["agent"]
-    assert shape(places[0].values)[-1] == "ai:done"
+    assert shape(snapshots[0].values)[-1] == "ai:done"
     assert shape((await graph.aget_state(AT)).values["messages"])[-1] == "human:more"
     assert desk.log.count("work x") == 1
     assert list(saver.list(AT))
 
 
 async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
-    seen: list[Any] = []
+    stores: list[Any] = []
 
     def prompt(state: Any, *, store: BaseStore) -> Any:
-        seen.append(store)
+        stores.append(store)
         return state["messages"]
 
     store = InMemoryStore()
@@ -126,15 +128,15 @@ async def test_what_it_is_set_up_with_goes_for_the_agent() -> None:
     await bound.ainvoke(QUESTION)
     assert (await bound.aget_state({})).next == ("tools",)
     await bound.ainvoke(None)
-    assert (seen, bound.name) == ([store, store], "desk")
-    configured = made("done", checkpointer="memory").with_config(AT).as_graph()
+    assert (stores, bound.name) == ([store, store], "desk")
+    configured = make_agent("done", checkpointer="memory").with_config(AT).as_graph()
     await configured.ainvoke(QUESTION)
     assert (await configured.aget_state({})).next == ()
 
 
 def test_a_setting_that_nobody_would_hear_of_is_refused() -> None:
     """Promise 13: the error names an alternative."""
-    agent = made()
+    agent = make_agent()
     with pytest.raises(ValueError, match="has no cache: give its ToolNode"):
         agent.builder.compile(cache=InMemoryCache())
     with pytest.raises(ValueError, match="has no step_timeout: give the agent a budget="):
@@ -160,7 +162,7 @@ def test_a_setting_that_nobody_would_hear_of_is_refused() -> None:
 def test_its_nodes_and_edges_cannot_be_changed(method: str, arguments: Any) -> None:
     """Promise 13: the agent would ignore such changes."""
     with pytest.raises(TypeError, match="The nodes and edges of an agent are its own"):
-        getattr(made().builder, method)(*arguments)
+        getattr(make_agent().builder, method)(*arguments)
 
 
 @pytest.mark.backends("asyncio")
@@ -179,11 +181,13 @@ async def test_it_is_a_node_of_another_graph_as_the_agent_is() -> None:
 async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
     """LangGraph's server reads threads in this way: it shows the stored data without importing classes."""
     saver = InMemorySaver()
-    shown = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=lambda *read: _msgpack_ext_hook_to_json(*read)))
-    shown.storage, shown.writes, shown.blobs = saver.storage, saver.writes, saver.blobs
-    graph = made(checkpointer=saver).as_graph()
+    viewing_saver = InMemorySaver(
+        serde=JsonPlusSerializer(__unpack_ext_hook__=lambda *read: _msgpack_ext_hook_to_json(*read))
+    )
+    viewing_saver.storage, viewing_saver.writes, viewing_saver.blobs = saver.storage, saver.writes, saver.blobs
+    graph = make_agent(checkpointer=saver).as_graph()
     await graph.ainvoke(QUESTION, AT)
-    state = await graph.copy({"checkpointer": shown}).aget_state(AT)
+    state = await graph.copy({"checkpointer": viewing_saver}).aget_state(AT)
     assert [task.name for task in state.tasks] == ["tools"] * 3
     assert [question.value for question in state.interrupts] == ["a", "b"]
 
@@ -192,7 +196,7 @@ async def test_a_saver_that_shows_dicts_serves_to_look_at_a_thread() -> None:
 @pytest.mark.parametrize("kind", ["agent", "graph"])
 async def test_events_on_trio_are_refused_in_a_sentence(kind: str) -> None:
     """LangChain's events need asyncio, and failed on trio with "no running event loop"."""
-    agent = made("done")
+    agent = make_agent("done")
     events = (agent if kind == "agent" else agent.as_graph()).astream_events(QUESTION, version="v2")
     with pytest.raises(RuntimeError, match=r"needs asyncio; on trio, read agent.astream\(stream_mode="):
         await anext(events)
@@ -218,14 +222,14 @@ def agent_of(maker: Any, tools: Any, **options: Any) -> Any:
 
 def test_an_agent_has_the_attributes_and_channels_of_a_graph() -> None:
     options: Any = {"context_schema": Context, "store": InMemoryStore(), "name": "helper", "debug": True}
-    ours, theirs = (agent_of(maker, [remember], **options) for maker in (create_react_agent, langgraph_agent))
+    our_agent, their_agent = (agent_of(maker, [remember], **options) for maker in (create_react_agent, langgraph_agent))
     for name in ("context_schema", "cache", "cache_policy", "debug", "retry_policy", "store", "name", "config"):
-        assert getattr(ours, name) == getattr(theirs, name)
-    assert {"messages", "remaining_steps"} <= ours.channels.keys() & theirs.channels.keys()
-    assert ours.validate() is ours
-    for one in (ours, theirs):
+        assert getattr(our_agent, name) == getattr(their_agent, name)
+    assert {"messages", "remaining_steps"} <= our_agent.channels.keys() & their_agent.channels.keys()
+    assert our_agent.validate() is our_agent
+    for either_agent in (our_agent, their_agent):
         with pytest.raises(ValueError, match="No cache is set for this graph"):
-            one.clear_cache()
+            either_agent.clear_cache()
 
 
 async def test_a_store_that_is_set_is_what_tools_get() -> None:
@@ -233,12 +237,12 @@ async def test_a_store_that_is_set_is_what_tools_get() -> None:
     first, second = InMemoryStore(), InMemoryStore()
     agent = agent_of(create_react_agent, [remember])
     agent.store = first
-    other = agent.copy(update={"store": second, "checkpointer": InMemorySaver(), "name": "other", "debug": False})
+    agent_copy = agent.copy(update={"store": second, "checkpointer": InMemorySaver(), "name": "other", "debug": False})
     await agent.ainvoke(QUESTION)
     assert (first.get(("all",), "it") is not None, second.get(("all",), "it")) == (True, None)
-    await other.ainvoke(QUESTION, AT)
+    await agent_copy.ainvoke(QUESTION, AT)
     assert second.get(("all",), "it") is not None
-    assert (agent.checkpointer, agent.name, other.name) == (None, "LangGraph", "other")
+    assert (agent.checkpointer, agent.name, agent_copy.name) == (None, "LangGraph", "other")
 
 
 def test_what_an_agent_cannot_have_is_an_error() -> None:
@@ -262,29 +266,29 @@ def test_a_node_has_what_langgraphs_node_has() -> None:
         return str(state)
 
     options: Any = {"handle_tool_errors": "no", "messages_key": "history"}
-    ours, theirs = (cls([peek, remember], **options) for cls in (ToolNode, LangGraphToolNode))
+    our_node, their_node = (cls([peek, remember], **options) for cls in (ToolNode, LangGraphToolNode))
     for name in ("_tools_by_name", "_handle_tool_errors", "_messages_key", "_injected_args"):
-        mine, other = getattr(ours, name), getattr(theirs, name)
+        our_value, their_value = getattr(our_node, name), getattr(their_node, name)
         if name == "_tools_by_name":
-            mine, other = list(mine), list(other)
-        assert mine == other
+            our_value, their_value = list(our_value), list(their_value)
+        assert our_value == their_value
         with pytest.raises(AttributeError):
-            setattr(ours, name, other)
+            setattr(our_node, name, their_value)
 
 
-@pytest.mark.parametrize("how", [copy.copy, copy.deepcopy, lambda node: pickle.loads(pickle.dumps(node))])
-async def test_a_copy_of_a_node_works_with_limits_of_its_own(how: Any) -> None:
+@pytest.mark.parametrize("copy_node", [copy.copy, copy.deepcopy, lambda node: pickle.loads(pickle.dumps(node))])
+async def test_a_copy_of_a_node_works_with_limits_of_its_own(copy_node: Any) -> None:
     """Limits hold locks and threads, so copies make new ones; attributes of subclasses are kept."""
     limit, policies = Limit(concurrency=2), {"fail": CallPolicy(timeout=4.0, limit=Limit(concurrency=1))}
     node = Counted([fail], handle_tool_errors=True, timeout=3.0, middleware=[passing], limit=limit, policies=policies)
     node.label = "mine"
-    other = how(node)
-    assert (type(other), other.label, list(other.tools_by_name)) == (Counted, "mine", ["fail"])
-    assert other._setup.supervision is not node._setup.supervision
-    assert other._setup.supervision.default.timeout == 3.0
-    result = await other.ainvoke({"messages": [calls(tool_call("fail", path="/"))]})
+    node_copy = copy_node(node)
+    assert (type(node_copy), node_copy.label, list(node_copy.tools_by_name)) == (Counted, "mine", ["fail"])
+    assert node_copy._setup.supervision is not node._setup.supervision
+    assert node_copy._setup.supervision.default.timeout == 3.0
+    result = await node_copy.ainvoke({"messages": [calls(tool_call("fail", path="/"))]})
     assert "ValueError('/')" in result["messages"][0].content
-    assert other.statistics().running == 0
+    assert node_copy.statistics().running == 0
 
 
 async def passing(request: Any, call_next: Any) -> Any:
@@ -310,9 +314,9 @@ async def test_an_agent_takes_langgraphs_own_node(version: Any) -> None:
     def explain(error: ValueError) -> str:
         return f"explained {error}"
 
-    theirs = LangGraphToolNode([fail], handle_tool_errors=explain, awrap_tool_call=wrap)
+    their_node = LangGraphToolNode([fail], handle_tool_errors=explain, awrap_tool_call=wrap)
     model = ScriptedModel([calls(tool_call("fail", path="/")), "end"])
-    agent = create_react_agent(model, theirs, version=version)
+    agent = create_react_agent(model, their_node, version=version)
     state = await agent.ainvoke(QUESTION)
     assert [message.content for message in state["messages"] if isinstance(message, ToolMessage)] == ["explained /"]
     assert wrapped == ["fail"]
@@ -354,7 +358,7 @@ def agent(side: Any, *replies: Any, **options: Any) -> Any:
 def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: bool) -> None:
     """When LangChain merges configs, it treats the limit 25 as unset; the agent must not."""
 
-    def asked(side: Any, limit: int) -> Any:
+    def outcome_of(side: Any, limit: int) -> Any:
         model = ScriptedModel([calls(("double", {"x": 1}))], loop=True)
         endless = side.create_react_agent(model, [double])
         try:
@@ -364,56 +368,58 @@ def test_a_recursion_limit_holds_also_if_it_is_the_default_of_langchain(bound: b
         except GraphRecursionError:
             return len(model.requests)
 
-    assert asked(callboard, 25) == 13
+    assert outcome_of(callboard, 25) == 13
     for limit in (24, 25):
-        assert asked(callboard, limit) == asked(langgraph.prebuilt, limit)
+        assert outcome_of(callboard, limit) == outcome_of(langgraph.prebuilt, limit)
 
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_an_agent_is_made_a_tool_by_its_schema_and_its_nodes_can_be_looked_at(side: Any) -> None:
     """`as_tool` and similar methods ask a Runnable for its input and output types."""
-    one = agent(side, "hi", name="clerk")
+    new_agent = agent(side, "hi", name="clerk")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # LangChain's method is in beta
-        tool = one.as_tool(name="ask_clerk", description="Ask.", arg_types={"messages": list})
+        tool = new_agent.as_tool(name="ask_clerk", description="Ask.", arg_types={"messages": list})
     assert contents(tool.invoke(say("go"))["messages"]) == ["go", "hi"]
-    assert "messages" in str((one | (lambda state: state)).get_input_jsonschema())
-    assert "messages" in one.get_output_schema().model_fields
-    assert list(one.get_subgraphs()) == []
-    assert list(one.nodes) == ["__start__", "agent", "tools"]
-    assert inspect.isroutine(one.nodes["agent"].bound.func)
-    assert list(one.nodes["tools"].bound.tools_by_name) == ["double"]
+    assert "messages" in str((new_agent | (lambda state: state)).get_input_jsonschema())
+    assert "messages" in new_agent.get_output_schema().model_fields
+    assert list(new_agent.get_subgraphs()) == []
+    assert list(new_agent.nodes) == ["__start__", "agent", "tools"]
+    assert inspect.isroutine(new_agent.nodes["agent"].bound.func)
+    assert list(new_agent.nodes["tools"].bound.tools_by_name) == ["double"]
 
 
 def test_a_command_that_goes_nowhere_is_refused_and_changes_nothing() -> None:
     """LangGraph only logs that it ignores the update; callboard raises and leaves the thread unchanged."""
-    one = agent(callboard, "hi", checkpointer=InMemorySaver())
-    one.invoke(say("go"), AT)
+    new_agent = agent(callboard, "hi", checkpointer=InMemorySaver())
+    new_agent.invoke(say("go"), AT)
     with pytest.raises(InvalidUpdateError, match="Node nope does not exist; there are agent, tools"):
-        one.invoke(Command(update=say("go"), goto="nope"), AT)
-    assert contents(one.get_state(AT).values) == ["go", "hi"]
+        new_agent.invoke(Command(update=say("go"), goto="nope"), AT)
+    assert contents(new_agent.get_state(AT).values) == ["go", "hi"]
 
 
 def test_a_model_that_is_chosen_has_to_be_one() -> None:
-    one = callboard.create_react_agent(lambda state, runtime: 3, [])  # type: ignore[arg-type,return-value]
+    new_agent = callboard.create_react_agent(lambda state, runtime: 3, [])  # type: ignore[arg-type,return-value]
 
     with pytest.raises(TypeError, match="has to return a chat model for the state, got 3"):
-        one.invoke(say("go"))
+        new_agent.invoke(say("go"))
 
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 @pytest.mark.parametrize("number", [0, 1])
 def test_a_place_where_input_was_received_takes_it_in_again(side: Any, number: int) -> None:
-    one = agent(side, "a", "b", "c", "d", checkpointer=InMemorySaver())
-    one.invoke(say("go"), AT)
-    one.invoke(say("more"), AT)
-    received = [place for place in one.get_state_history(AT) if place.next == ("__start__",)][::-1][number]
+    new_agent = agent(side, "a", "b", "c", "d", checkpointer=InMemorySaver())
+    new_agent.invoke(say("go"), AT)
+    new_agent.invoke(say("more"), AT)
+    received = [snapshot for snapshot in new_agent.get_state_history(AT) if snapshot.next == ("__start__",)][::-1][
+        number
+    ]
     before = contents(received.values.get("messages", []))
     assert contents(received.tasks[0].result) == ["go" if number == 0 else "more"]
-    again = one.invoke(None, received.config)
-    other = one.invoke(say("other"), received.config)
-    assert contents(again) == [*before, "go" if number == 0 else "more", "c"]
-    assert contents(other) == [*before, "other", "d"]
+    repeated = new_agent.invoke(None, received.config)
+    forked = new_agent.invoke(say("other"), received.config)
+    assert contents(repeated) == [*before, "go" if number == 0 else "more", "c"]
+    assert contents(forked) == [*before, "other", "d"]
 
 
 def ask(what: str) -> str:
@@ -425,28 +431,28 @@ def ask(what: str) -> str:
 @pytest.mark.parametrize("version", ["v1", "v2"])
 def test_the_place_where_a_question_was_asked_still_has_it_when_it_was_answered(side: Any, version: Any) -> None:
     model = ScriptedModel([calls(("ask", {"what": "tea?"})), "done"])
-    one = side.create_react_agent(model, [ask], checkpointer=InMemorySaver(), version=version)
-    one.invoke(say("go"), AT)
-    one.invoke(Command(resume="yes"), AT)
+    new_agent = side.create_react_agent(model, [ask], checkpointer=InMemorySaver(), version=version)
+    new_agent.invoke(say("go"), AT)
+    new_agent.invoke(Command(resume="yes"), AT)
 
-    (place,) = [place for place in one.get_state_history(AT) if place.interrupts]
-    for seen in (place, one.get_state(place.config)):
-        assert [question.value for question in seen.tasks[0].interrupts] == ["tea?"]
-        assert contents(seen.tasks[0].result) == ["tea?: yes"]
-    assert one.get_state(AT).interrupts == ()
+    (snapshot,) = [snapshot for snapshot in new_agent.get_state_history(AT) if snapshot.interrupts]
+    for reading in (snapshot, new_agent.get_state(snapshot.config)):
+        assert [question.value for question in reading.tasks[0].interrupts] == ["tea?"]
+        assert contents(reading.tasks[0].result) == ["tea?: yes"]
+    assert new_agent.get_state(AT).interrupts == ()
 
 
 @pytest.mark.parametrize("side", SIDES, ids=["langgraph", "callboard"])
 def test_what_a_user_says_of_a_run_is_kept_with_its_checkpoints(side: Any) -> None:
     saver = InMemorySaver()
-    one = agent(side, "hi", checkpointer=saver)
-    one.invoke(say("go"), {"configurable": {"thread_id": "1", "user_id": "bob"}, "metadata": {"tier": 1}})
+    new_agent = agent(side, "hi", checkpointer=saver)
+    new_agent.invoke(say("go"), {"configurable": {"thread_id": "1", "user_id": "bob"}, "metadata": {"tier": 1}})
 
-    metadata = one.get_state(AT).metadata
+    metadata = new_agent.get_state(AT).metadata
     assert (metadata["tier"], metadata["user_id"], metadata["source"]) == (1, "bob", "loop")
     assert list(saver.list(None, filter={"user_id": "bob"}))
-    assert {place.metadata["tier"] for place in one.get_state_history(AT, filter={"tier": 1})} == {1}
-    assert not list(one.get_state_history(AT, filter={"tier": 2}))
+    assert {snapshot.metadata["tier"] for snapshot in new_agent.get_state_history(AT, filter={"tier": 1})} == {1}
+    assert not list(new_agent.get_state_history(AT, filter={"tier": 2}))
 
 
 @pytest.fixture
@@ -461,13 +467,17 @@ async def test_a_sync_call_on_the_loop_of_its_saver_is_refused_and_does_not_hang
     saver_of_this_loop: AsyncSqliteSaver,
 ) -> None:
     """Such a call would deadlock: it blocks the loop that its own saver needs."""
-    one = agent(callboard, "hi", checkpointer=saver_of_this_loop)
+    new_agent = agent(callboard, "hi", checkpointer=saver_of_this_loop)
 
-    await one.ainvoke(say("go"), AT)
-    for call in (lambda: one.get_state(AT), lambda: one.invoke(say("go"), AT), lambda: list(one.stream(None, AT))):
+    await new_agent.ainvoke(say("go"), AT)
+    for call in (
+        lambda: new_agent.get_state(AT),
+        lambda: new_agent.invoke(say("go"), AT),
+        lambda: list(new_agent.stream(None, AT)),
+    ):
         with pytest.raises(Exception, match="Await the agent's async method instead"):
             call()
-    assert contents((await one.aget_state(AT)).values["messages"]) == ["go", "hi"]
+    assert contents((await new_agent.aget_state(AT)).values["messages"]) == ["go", "hi"]
 
 
 @pytest.mark.real_clock
@@ -484,15 +494,15 @@ async def test_several_conversations_run_at_once_on_any_loop() -> None:
 
 @pytest.mark.parametrize("number", range(1, 7))
 def test_steps_of_a_fork_are_numbered_as_in_langgraph(number: int) -> None:
-    def steps(side: Any, given: Any) -> list[int]:
-        one = agent(side, *"abcdef", checkpointer=InMemorySaver())
-        one.invoke(say("go"), AT)
-        one.invoke(say("more"), AT)
-        places = list(one.get_state_history(AT))
-        if number >= len(places):
+    def steps(side: Any, agent_input: Any) -> list[int]:
+        new_agent = agent(side, *"abcdef", checkpointer=InMemorySaver())
+        new_agent.invoke(say("go"), AT)
+        new_agent.invoke(say("more"), AT)
+        snapshots = list(new_agent.get_state_history(AT))
+        if number >= len(snapshots):
             return []
-        one.invoke(given, places[number].config)
-        return [place.metadata["step"] for place in one.get_state_history(AT)][:2]
+        new_agent.invoke(agent_input, snapshots[number].config)
+        return [snapshot.metadata["step"] for snapshot in new_agent.get_state_history(AT)][:2]
 
     assert steps(callboard, say("other")) == steps(langgraph.prebuilt, say("other"))
     assert steps(callboard, None) == steps(langgraph.prebuilt, None)

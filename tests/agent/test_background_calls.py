@@ -39,7 +39,7 @@ from callboard.exceptions import (
 from callboard.guards import Sanitize
 from callboard.middleware import LoopGuard, RequireApproval, Retry, Supervise
 from callboard.testing import ScriptedModel, calls
-from tests.helpers import watched_loop
+from tests.helpers import watch_loop
 
 from ._savers import AGENTS, AT, FAR, QUESTION, Recording, agent_with, complaint, copy_of, forge
 
@@ -227,8 +227,8 @@ async def test_each_background_call_has_a_name_of_its_own(make: Any) -> None:
             await anyio.sleep(0.005)
         return "built"
 
-    again = [tool_call("build", "same"), tool_call("build", "same")]
-    model = ScriptedModel([again, "meanwhile", "more", again, "meanwhile", *["done"] * 4])
+    two_builds = [tool_call("build", "same"), tool_call("build", "same")]
+    model = ScriptedModel([two_builds, "meanwhile", "more", two_builds, "meanwhile", *["done"] * 4])
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DuplicateCallIdWarning)
         async with agent_of(make, model, [build], InMemorySaver()) as agent:
@@ -460,7 +460,7 @@ async def test_a_run_that_is_drained_tells_of_a_lost_call_that_may_not_be_repeat
     assert build.times == 1
 
 
-async def killed_with_a_call(make: Any, build: Build) -> Any:
+async def prepare_restart(make: Any, build: Build) -> Any:
     """Return a builder of agents with the database of one that was killed while its call was in the background."""
     tool = CallPolicy(background=True, on_unknown="ask")(make_function(build))
     later = await kill_with_call(make, tool, build)
@@ -480,15 +480,15 @@ async def test_a_person_decides_about_a_call_of_a_killed_process(
     make: Any, answer: Any, result: str, times: int
 ) -> None:
     build = Build()
-    restart = await killed_with_a_call(make, build)
+    restart = await prepare_restart(make, build)
     model = ScriptedModel(["I see", "done"])
     async with restart(model) as agent:
         [question] = (await agent.ainvoke(None, AT))["__interrupt__"]
         assert question.value[0]["action_request"] == {"action": "build", "args": {}}
         for _ in range(2):  # it stays open until it is answered, also in other processes
-            async with restart(model) as other:
-                assert (await other.ainvoke(None, AT))["__interrupt__"] == [question]
-                state = await other.aget_state(AT)
+            async with restart(model) as other_agent:
+                assert (await other_agent.ainvoke(None, AT))["__interrupt__"] == [question]
+                state = await other_agent.aget_state(AT)
                 assert (state.interrupts, state.next) == ((question,), ("tools",))
         with pytest.raises(OpenCallsError):
             await agent.say("hello", AT, start=True)
@@ -527,11 +527,11 @@ async def test_new_input_asks_about_a_call_of_a_killed_process_and_new_input_the
     make: Any,
 ) -> None:
     build = Build()
-    restart = await killed_with_a_call(make, build)
+    restart = await prepare_restart(make, build)
     model = ScriptedModel(["I see"])
     async with restart(model) as agent:
-        asked = await agent.ainvoke({"messages": [("user", "hello")]}, AT)
-        assert [question.value[0]["action_request"]["action"] for question in asked["__interrupt__"]] == ["build"]
+        result = await agent.ainvoke({"messages": [("user", "hello")]}, AT)
+        assert [question.value[0]["action_request"]["action"] for question in result["__interrupt__"]] == ["build"]
         assert model.requests == []
         messages = (await agent.ainvoke({"messages": [("user", "never mind")]}, AT))["messages"]
 
@@ -917,7 +917,7 @@ async def test_results_of_one_moment_share_writes_and_a_request_and_leave_the_lo
         run = await agent.start(QUESTION, AT)
         await until_asked(model, 2)
         writes = saver.commits
-        async with watched_loop() as hold:
+        async with watch_loop() as hold:
             build.open.set()
             messages = (await run.result())["messages"]
 
@@ -937,7 +937,7 @@ async def test_results_of_one_moment_without_a_live_run_share_an_update_of_their
     async with agent_of(create_react_agent, model, [build.build, decide], saver) as agent:
         assert "__interrupt__" in await (await agent.start(QUESTION, AT)).result()
         writes = saver.commits
-        async with watched_loop() as hold:
+        async with watch_loop() as hold:
             build.open.set()
             while saver.kinds.count("said") < number:
                 await anyio.sleep(0.005)

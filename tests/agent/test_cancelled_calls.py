@@ -9,7 +9,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import CallPolicy, create_react_agent, tool_call
 from callboard.testing import ScriptedModel, calls
-from tests.helpers import ended, until
+from tests.helpers import ending_of, until
 
 from ._savers import AGENTS, AT, QUESTION, agent_with, complaint
 
@@ -66,7 +66,7 @@ async def test_one_call_ends_and_the_run_goes_on(make: Any) -> None:
     assert agent.running() == []
     assert await agent.ainvoke(None, AT) == states[0]
     roof, wall = tool_messages(states[0])
-    assert (ended(roof), wall.text) == ("cancelled", "built wall")
+    assert (ending_of(roof), wall.text) == ("cancelled", "built wall")
     assert "was cancelled by the application before it had a result: too long" in roof.text
     assert sorted(build.bodies) == ["roof", "wall"]
     assert all(complaint(request) is None for request in model.requests)
@@ -84,7 +84,7 @@ async def test_a_run_that_continues_does_not_run_a_cancelled_call_again(make: An
         group.cancel_scope.cancel()
     build.open.set()
     state = await agent.ainvoke(None, AT)
-    assert [ended(message) for message in tool_messages(state)] == ["cancelled", None]
+    assert [ending_of(message) for message in tool_messages(state)] == ["cancelled", None]
     assert sorted(build.bodies) == ["roof", "wall", "wall"]
 
 
@@ -111,7 +111,7 @@ async def test_an_agent_inside_the_call_ends_with_it(make: Any) -> None:
         assert [call.tool for call in inner.running()] == ["build"]
         assert await outer.cancel("r", "too long")
         assert inner.running() == []
-    assert [ended(message) for message in tool_messages(states[0])] == ["cancelled"]
+    assert [ending_of(message) for message in tool_messages(states[0])] == ["cancelled"]
     assert states[0]["messages"][-1].text == "done"
 
 
@@ -146,4 +146,4 @@ async def test_a_background_call_in_its_time_in_the_foreground_is_listed_once_an
         build.open.set()
         state = await run.result()
     roof, wall = tool_messages(state)
-    assert (ended(roof), wall.text) == ("cancelled", "built wall")
+    assert (ending_of(roof), wall.text) == ("cancelled", "built wall")

@@ -37,12 +37,12 @@ class Deaf:
 
 
 @pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("kept", [False, True])
-async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) -> None:
+@pytest.mark.parametrize("has_saver", [False, True])
+async def test_what_comes_in_spite_of_a_cancellation_does_not_count(has_saver: bool) -> None:
     """Before Python 3.12 `asyncio.wait_for` may swallow a cancellation, as do clients with a timeout for chunks."""
     recorder, hook = Recorder(), Deaf(1)
     model = ScriptedModel([calls(("work", {"query": "a"})), "done"])
-    saver = InMemorySaver() if kept else None
+    saver = InMemorySaver() if has_saver else None
     agent = create_react_agent(model, [recorder.tool("work")], pre_model_hook=hook, checkpointer=saver)
     task = asyncio.create_task(agent.ainvoke(QUESTION, AT))
     await hook.begun.wait()
@@ -50,7 +50,7 @@ async def test_what_comes_in_spite_of_a_cancellation_does_not_count(kept: bool) 
     await asyncio.wait([task])
     assert task.cancelled()
     assert (hook.times, model.requests, recorder.count("started")) == (0, [], 0)
-    if kept:
+    if has_saver:
         state = await agent.aget_state(AT)
         assert state.next == ("pre_model_hook",)
         assert (await agent.ainvoke(None, AT))["messages"][-1].content == "done"

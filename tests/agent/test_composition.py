@@ -25,8 +25,8 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio")]
 @pytest.fixture(params=["memory", "aiosqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     """A checkpointer for graphs on asyncio."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
+    async with saver_of(request.param, tmp_path / "db") as opened_saver:
+        yield opened_saver
 
 
 @pytest.mark.parametrize("version", ["v1", "v2"])
@@ -40,13 +40,13 @@ async def test_questions_in_a_nested_agent_are_answered_one_by_id_and_one_plainl
         agent = create_react_agent(model, desk.tools(), version=version)
         return chain(("before", desk.node("before")), ("worker", agent), ("after", desk.node("after")), saver=saver)
 
-    one = graph()
-    open_ids = ids(await one.ainvoke(QUESTION, AT))
+    outer_graph = graph()
+    open_ids = ids(await outer_graph.ainvoke(QUESTION, AT))
     assert list(open_ids) == ["a", "b"]
-    one = graph() if anew else one
-    assert ids(await one.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)) == {"a": open_ids["a"]}
-    one = graph() if anew else one
-    result = await one.ainvoke(Command(resume="yes"), AT)
+    outer_graph = graph() if anew else outer_graph
+    assert ids(await outer_graph.ainvoke(Command(resume={open_ids["b"]: "no"}), AT)) == {"a": open_ids["a"]}
+    outer_graph = graph() if anew else outer_graph
+    result = await outer_graph.ainvoke(Command(resume="yes"), AT)
     assert shape(result) == ["human:go", "ai:", "tool:did x", "tool:a: yes", "tool:b: no", "ai:done"]
     assert complaint(result["messages"]) is None
     assert sorted(desk.log[:4]) == ["ask a", "ask b", "before", "work x"]
@@ -61,35 +61,38 @@ async def test_the_state_of_a_nested_agent_is_seen_through_the_graph(saver: Any,
     await graph.ainvoke(QUESTION, AT)
     outside = await graph.aget_state(AT, subgraphs=True)
     inside = outside.tasks[0].state
-    again = await graph.aget_state(inside.config)
-    history = [place async for place in graph.aget_state_history(inside.config)]
+    reread_state = await graph.aget_state(inside.config)
+    history = [snapshot async for snapshot in graph.aget_state_history(inside.config)]
     assert outside.next == ("worker",)
-    assert outside.interrupts == inside.interrupts == again.interrupts
+    assert outside.interrupts == inside.interrupts == reread_state.interrupts
     assert set(inside.next) == {"tools"}
     assert inside.config["configurable"]["checkpoint_ns"] == f"worker:{outside.tasks[0].id}"
-    assert shape(again.values) == ["human:go", "ai:"]
-    assert history[0].config["configurable"]["checkpoint_id"] == again.config["configurable"]["checkpoint_id"]
+    assert shape(reread_state.values) == ["human:go", "ai:"]
+    assert history[0].config["configurable"]["checkpoint_id"] == reread_state.config["configurable"]["checkpoint_id"]
 
 
 async def test_the_checkpoints_of_a_nested_agent_are_in_the_savers_of_the_graph() -> None:
-    own, around = InMemorySaver(), InMemorySaver()
-    agent = scripted(["one", "two"], [], checkpointer=own)
-    await chain(("worker", agent), saver=around).ainvoke(QUESTION, AT)
-    assert not list(own.list(AT))
-    assert {found.config["configurable"]["checkpoint_ns"].partition(":")[0] for found in around.list(None)} == {
+    own_saver, graph_saver = InMemorySaver(), InMemorySaver()
+    agent = scripted(["one", "two"], [], checkpointer=own_saver)
+    await chain(("worker", agent), saver=graph_saver).ainvoke(QUESTION, AT)
+    assert not list(own_saver.list(AT))
+    assert {
+        checkpoint_tuple.config["configurable"]["checkpoint_ns"].partition(":")[0]
+        for checkpoint_tuple in graph_saver.list(None)
+    } == {
         "",
         "worker",
     }
     await agent.ainvoke(QUESTION, AT)
-    assert list(own.list(AT))
+    assert list(own_saver.list(AT))
 
 
 async def test_several_sends_to_one_agent_are_conversations_of_their_own(saver: Any) -> None:
     desk = Desk()
 
     def reply(messages: Any) -> Any:
-        said = messages[0].content
-        return f"done {said}" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=said))
+        question = messages[0].content
+        return f"done {question}" if messages[-1].type == "tool" else calls(tool_call("ask", "same", query=question))
 
     agent = scripted([reply] * 6, desk.tools())
     builder = StateGraph(MessagesState)
@@ -119,10 +122,10 @@ async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None
         shared: int
         topic: str
 
-    seen: list[Any] = []
+    states: list[Any] = []
 
     def hook(state: Any) -> Any:
-        seen.append({key: value for key, value in state.items() if key in {"notes", "shared", "topic"}})
+        states.append({key: value for key, value in state.items() if key in {"notes", "shared", "topic"}})
         return {"notes": "private", "shared": state["shared"] + 1}
 
     desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
@@ -130,18 +133,18 @@ async def test_keys_that_only_one_side_has_stay_on_that_side(saver: Any) -> None
     graph = chain(("worker", agent), saver=saver, state=Around)
     await graph.ainvoke({**QUESTION, "shared": 5, "topic": "weather"}, AT)
     result = await graph.ainvoke(Command(resume="yes"), AT)
-    assert seen == [{"shared": 5}, {"shared": 6, "notes": "private"}]
+    assert states == [{"shared": 5}, {"shared": 6, "notes": "private"}]
     assert {key: value for key, value in result.items() if key != "messages"} == {"shared": 7, "topic": "weather"}
 
 
 async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> None:
     """Promise 1: nothing is left; the next run finds the finished results."""
     recorder, model = Recorder(), ScriptedModel([calls(("work", {"query": "x"}), "hangs"), "done"])
-    again = Recorder()
+    second_recorder = Recorder()
     stuck = chain(
         ("worker", create_react_agent(model, [recorder.tool("work"), recorder.tool("hangs", hang=True)])), saver=saver
     )
-    tools = [again.tool("work"), again.tool("hangs")]
+    tools = [second_recorder.tool("work"), second_recorder.tool("hangs")]
     freed = chain(("worker", create_react_agent(model, tools, on_unknown="rerun")), saver=saver)
     # LangGraph waits for its tasks if it is cancelled once, as asyncio does, but not by a scope of anyio.
     running = asyncio.create_task(stuck.ainvoke(QUESTION, AT))
@@ -152,7 +155,7 @@ async def test_a_cancelled_graph_takes_the_nested_agent_along(saver: Any) -> Non
     assert recorder.running == 0
     result = await freed.ainvoke(None, AT)
     assert shape(result)[2:] == ["tool:x", "tool:hangs", "ai:done"]
-    assert again.order == ["hangs"]
+    assert second_recorder.order == ["hangs"]
     assert len(model.requests) == 2
 
 
@@ -162,8 +165,8 @@ async def test_a_fork_of_the_graph_runs_the_agent_anew(saver: Any) -> None:
     graph = chain(("worker", create_react_agent(model, desk.tools())), ("after", desk.node("after")), saver=saver)
     first = ids(await graph.ainvoke(QUESTION, AT))
     await graph.ainvoke(Command(resume="yes"), AT)
-    places = [place async for place in graph.aget_state_history(AT)]
-    before = next(place for place in places if place.next == ("worker",))
+    snapshots = [snapshot async for snapshot in graph.aget_state_history(AT)]
+    before = next(snapshot for snapshot in snapshots if snapshot.next == ("worker",))
     second = ids(await graph.ainvoke(None, before.config))
     result = await graph.ainvoke(Command(resume="no"), AT)
     assert first["a"] != second["a"]
@@ -224,9 +227,9 @@ async def test_an_agent_called_twice_in_one_node_does_not_run_again_what_it_fini
     agent = create_react_agent(model, desk.tools())
 
     async def node(state: Any, config: RunnableConfig) -> Any:
-        given = (config,) if with_config else ()
-        first = await agent.ainvoke(say("first"), *given)
-        second = await agent.ainvoke(say("second"), *given)
+        config_args = (config,) if with_config else ()
+        first = await agent.ainvoke(say("first"), *config_args)
+        second = await agent.ainvoke(say("second"), *config_args)
         return {"messages": [first["messages"][-1], second["messages"][-1]]}
 
     graph = chain(("node", node), saver=saver)

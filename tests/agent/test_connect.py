@@ -69,21 +69,21 @@ def test_in_memory_is_langgraphs_own(url: str) -> None:
     assert saver_of(url) is not saver_of(url)
 
 
-@pytest.mark.parametrize("given", [None, True, False, InMemorySaver()])
-def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(given: Any) -> None:
+@pytest.mark.parametrize("checkpointer", [None, True, False, InMemorySaver()])
+def test_what_langgraph_takes_for_a_checkpointer_stays_as_it_is(checkpointer: Any) -> None:
     """True and False are settings for agents within graphs."""
-    assert saver_of(given) is given
+    assert saver_of(checkpointer) is checkpointer
     assert store_of(None) is None
     assert store_of(store := InMemoryStore()) is store
 
 
-@pytest.mark.parametrize("given", [3, Path("agent.db"), object])
-def test_what_is_no_saver_and_no_url_is_refused(given: object) -> None:
+@pytest.mark.parametrize("value", [3, Path("agent.db"), object])
+def test_what_is_no_saver_and_no_url_is_refused(value: object) -> None:
     """The error comes when the agent is created, and not at its first run."""
     with pytest.raises(TypeError, match="Invalid checkpointer"):
-        scripted([], [], checkpointer=given)
+        scripted([], [], checkpointer=value)
     with pytest.raises(TypeError, match="A store is one of LangGraph's or a URL"):
-        scripted([], [], store=given)  # type: ignore[arg-type]
+        scripted([], [], store=value)  # type: ignore[arg-type]
 
 
 UNKNOWN = ["agent.db", "", "redis://host", "sqlite", "sqlite:agent.db", "postgresql", "file:///x"]
@@ -146,11 +146,11 @@ async def test_a_file_that_is_no_database_is_named_and_left_alone(tmp_path: Path
     """The file may be valuable, so it is not changed."""
     path = tmp_path / "notes.db"
     path.write_bytes(content)
-    work = partial(saver_of(f"sqlite:///{path}").get_tuple, AT)  # type: ignore[union-attr]
+    read = partial(saver_of(f"sqlite:///{path}").get_tuple, AT)  # type: ignore[union-attr]
     if kind == "store":
-        work = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
+        read = partial(store_of(f"sqlite:///{path}").get, ("a",), "b")  # type: ignore[union-attr]
     with pytest.raises(StorageError, match="Name another file, or move this one away") as caught:
-        await to_thread.run_sync(work)
+        await to_thread.run_sync(read)
     assert str(path) in str(caught.value)
     assert isinstance(caught.value.__cause__, sqlite3.DatabaseError)
     assert path.read_bytes() == content
@@ -172,12 +172,12 @@ async def test_a_damaged_database_is_told_from_a_foreign_file(tmp_path: Path, ur
 
 
 @pytest.mark.parametrize(
-    ("path", "said"), [("no/agent.db", "there is no directory '{}/no'"), ("", "is a directory; name a file in it")]
+    ("path", "reason"), [("no/agent.db", "there is no directory '{}/no'"), ("", "is a directory; name a file in it")]
 )
-async def test_a_path_that_is_no_file_is_named_and_not_made(tmp_path: Path, path: str, said: str) -> None:
+async def test_a_path_that_is_no_file_is_named_and_not_made(tmp_path: Path, path: str, reason: str) -> None:
     """A missing directory usually means a misspelt path."""
     error = await broken(agent_of("never", url=f"sqlite:///{tmp_path / path}"))
-    assert said.format(tmp_path) in str(error)
+    assert reason.format(tmp_path) in str(error)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -199,9 +199,9 @@ async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allow
     """SQLite reports this in several ways, depending on the journal mode of the file."""
     with tempfile.TemporaryDirectory() as directory:
         path = Path(directory) / "agent.db"
-        with closing(sqlite3.connect(path)) as made:
-            made.execute(f"PRAGMA journal_mode={mode}")
-            made.execute("CREATE TABLE t (x)")
+        with closing(sqlite3.connect(path)) as connection:
+            connection.execute(f"PRAGMA journal_mode={mode}")
+            connection.execute("CREATE TABLE t (x)")
         path.chmod(0o444)
         Path(directory).chmod(0o555)
         saver: Any = saver_of(f"sqlite:///{path}")
@@ -216,14 +216,14 @@ async def test_a_file_that_may_not_be_written_is_named_with_what_has_to_be_allow
 async def test_tables_of_another_program_are_left_alone(tmp_path: Path, url: str, table: str) -> None:
     """An application's database may have a table of the same name, which must not be changed."""
     path = tmp_path / "agent.db"
-    with closing(sqlite3.connect(path)) as theirs:
-        theirs.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, mine TEXT)")
-        theirs.execute(f"INSERT INTO {table} (mine) VALUES ('precious')")
-        theirs.commit()
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute(f"CREATE TABLE {table} (id INTEGER PRIMARY KEY, mine TEXT)")
+        connection.execute(f"INSERT INTO {table} (mine) VALUES ('precious')")
+        connection.commit()
     error = await broken(agent_of("never", url=url))
     assert "of another program" in str(error)
-    with closing(sqlite3.connect(path)) as theirs:
-        assert theirs.execute(f"SELECT id, mine FROM {table}").fetchall() == [(1, "precious")]
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(f"SELECT id, mine FROM {table}").fetchall() == [(1, "precious")]
 
 
 async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -> None:
@@ -241,20 +241,20 @@ async def test_a_store_of_a_newer_version_is_refused(tmp_path: Path, url: str) -
 
 async def test_an_error_that_is_not_about_the_file_stays_as_it_is(url: str) -> None:
     saver: Any = saver_of(url)
-    where: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": "", "checkpoint_id": "1"}}
+    config: Any = {"configurable": {"thread_id": "1", "checkpoint_ns": "", "checkpoint_id": "1"}}
 
     with pytest.raises(TypeError, match="serializable"):
-        await to_thread.run_sync(saver.put_writes, where, [("a", threading.Lock())], "task")
-    await to_thread.run_sync(saver.put_writes, where, [("a", 1)], "task")
+        await to_thread.run_sync(saver.put_writes, config, [("a", threading.Lock())], "task")
+    await to_thread.run_sync(saver.put_writes, config, [("a", 1)], "task")
 
 
 @pytest.fixture
 def busy(tmp_path: Path) -> Iterator[sqlite3.Connection]:
     """Another process that writes without pause."""
-    with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as other:
-        other.execute("PRAGMA journal_mode=WAL")
-        other.execute("BEGIN IMMEDIATE")
-        yield other
+    with closing(sqlite3.connect(tmp_path / "agent.db", isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=WAL")
+        connection.execute("BEGIN IMMEDIATE")
+        yield connection
 
 
 async def test_a_writer_beside_us_is_waited_for(url: str, busy: sqlite3.Connection) -> None:
@@ -288,10 +288,10 @@ async def test_a_writer_who_does_not_end_is_an_error_after_a_while(
 @pytest.mark.parametrize("make", [saver_of, store_of])
 def test_many_may_open_a_new_file_at_once(tmp_path: Path, make: Any) -> None:
     for number in range(5):
-        things = [make(f"sqlite:///{tmp_path / f'{number}.db'}") for _ in range(8)]
-        assert errors_at_once(use_database, things) == []
-        for thing in things:
-            thing.close()
+        databases = [make(f"sqlite:///{tmp_path / f'{number}.db'}") for _ in range(8)]
+        assert errors_at_once(use_database, databases) == []
+        for database in databases:
+            database.close()
 
 
 def open_files(path: Path) -> int:
@@ -346,8 +346,8 @@ async def test_tools_use_a_store_on_any_loop(url: str) -> None:
     async def learn(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
         """Learn."""
         await store.aput(("facts",), fact, {"fact": fact})
-        found = await store.asearch(("facts",))
-        return ", ".join(sorted(item.key for item in found))
+        items = await store.asearch(("facts",))
+        return ", ".join(sorted(item.key for item in items))
 
     def recall(fact: str, store: Annotated[Any, InjectedStore()]) -> str:
         """Recall."""
@@ -357,13 +357,13 @@ async def test_tools_use_a_store_on_any_loop(url: str) -> None:
     result = await create_react_agent(model, [learn, recall], store=url).ainvoke(QUESTION)
     assert contents(result)[2] == "a"
     assert contents(result)[4] == "{'fact': 'a'}"
-    other: Any = store_of(url)
-    assert isinstance(other, LazyStore)
-    assert other.get(("facts",), "a").value == {"fact": "a"}
-    other.put(("facts",), "a", {"fact": "b"}, ttl=5)
-    other.delete(("facts",), "a")
-    assert other.get(("facts",), "a") is None
-    other.close()
+    opened_store: Any = store_of(url)
+    assert isinstance(opened_store, LazyStore)
+    assert opened_store.get(("facts",), "a").value == {"fact": "a"}
+    opened_store.put(("facts",), "a", {"fact": "b"}, ttl=5)
+    opened_store.delete(("facts",), "a")
+    assert opened_store.get(("facts",), "a") is None
+    opened_store.close()
 
 
 async def test_a_turn_makes_two_commits_and_the_log_of_the_file_stays_small(tmp_path: Path, url: str) -> None:
@@ -378,7 +378,7 @@ async def test_a_turn_makes_two_commits_and_the_log_of_the_file_stays_small(tmp_
         if statement == "COMMIT":
             log.append((tmp_path / "agent.db-wal").stat().st_size)
 
-    with opened(saver) as file:
+    with open_file(saver) as file:
         file.conn.set_trace_callback(trace)
         agent = agent_of(*[calls("work")] * 50, "done", url=saver, loop_guard=False)
         await agent.ainvoke(QUESTION, {**AT, "recursion_limit": 110})
@@ -389,14 +389,14 @@ async def test_a_turn_makes_two_commits_and_the_log_of_the_file_stays_small(tmp_
 async def test_a_checkpoint_that_cannot_be_stored_does_not_take_the_last_result_with_it(url: str) -> None:
     """Both belong to one transaction, which is rolled back; then the result is stored alone."""
     saver: Any = saver_of(url)
-    with opened(saver) as file:
-        make, made = file.put, []
+    with open_file(saver) as file:
+        original_put, checkpoints = file.put, []
 
-        def put(config: Any, checkpoint: Any, *rest: Any) -> Any:
-            made.append(checkpoint)
-            if len(made) > 1:
+        def put(config: Any, checkpoint: Any, *args: Any) -> Any:
+            checkpoints.append(checkpoint)
+            if len(checkpoints) > 1:
                 raise sqlite3.OperationalError("the disk is full")
-            return make(config, checkpoint, *rest)
+            return original_put(config, checkpoint, *args)
 
         file.put = put
         with pytest.raises(StorageError, match="the disk is full"):
@@ -407,9 +407,9 @@ async def test_a_checkpoint_that_cannot_be_stored_does_not_take_the_last_result_
 
 
 @contextmanager
-def opened(saver: Any) -> Iterator[Any]:
+def open_file(saver: Any) -> Iterator[Any]:
     """Yield the saver of LangGraph on the opened file, which does not wait for the disk."""
-    file = saver._lazily.call(lambda found: found)
+    file = saver._lazily.call(lambda opened_saver: opened_saver)
     file.conn.execute("PRAGMA synchronous=OFF")
     yield file
     saver.close()
@@ -448,7 +448,7 @@ def test_the_saver_serves_a_langgraph_graph(url: str) -> None:
 )
 def test_no_form_of_url_shows_its_password(url: str) -> None:
     """Misspelt URLs appear in errors as well, and they may contain a password."""
-    shown = masked(url)
-    assert "s3c" not in shown
-    assert "et@" not in shown
-    assert "and more" not in shown
+    masked_url = masked(url)
+    assert "s3c" not in masked_url
+    assert "et@" not in masked_url
+    assert "and more" not in masked_url

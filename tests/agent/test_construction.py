@@ -92,9 +92,9 @@ FORMS = pytest.mark.parametrize("form", [in_openai_form, in_anthropic_form])
 
 @FORMS
 async def test_a_model_that_has_the_tools_already_is_not_bound_again(form: Callable[[str], Any]) -> None:
-    model, other = script(), work("other")
+    model, other_tool = script(), work("other")
     bound = model.bind(tools=[form("other"), form("work")])
-    assert shape(await run(create_react_agent(bound, [work(), other]))) == DONE
+    assert shape(await run(create_react_agent(bound, [work(), other_tool]))) == DONE
     assert model.requested_tools == [("other", "work")] * 2
 
 
@@ -121,10 +121,10 @@ class Tier:
 @pytest.mark.parametrize("is_async", [False, True], ids=["sync", "async"])
 async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool) -> None:
     tool, small, large = work(), script(), ScriptedModel(["done"])
-    seen: list[tuple[int, str]] = []
+    choices: list[tuple[int, str]] = []
 
     def choose(state: Any, runtime: Runtime[Tier]) -> Any:
-        seen.append((len(state["messages"]), runtime.context.name))
+        choices.append((len(state["messages"]), runtime.context.name))
         return (small if len(state["messages"]) == 1 else large).bind_tools([tool])
 
     async def choose_async(state: Any, runtime: Runtime[Tier]) -> Any:
@@ -133,7 +133,7 @@ async def test_a_function_chooses_the_model_by_state_and_runtime(is_async: bool)
 
     agent = create_react_agent(choose_async if is_async else choose, [tool], context_schema=Tier)
     assert shape(await run(agent, context=Tier("gold"))) == DONE
-    assert seen == [(1, "gold"), (3, "gold")]
+    assert choices == [(1, "gold"), (3, "gold")]
     assert [len(small.requests), len(large.requests)] == [1, 1]
 
 
@@ -150,16 +150,16 @@ async def by_everything_async(state: Any, config: RunnableConfig, *, store: Base
 async def test_prompts_and_hooks_get_the_parameters_that_they_declare(prompt: Any) -> None:
     store = InMemoryStore()
     store.put(("users",), "1", {"name": "Ann"})
-    model, seen = script(), []
+    model, lookups = script(), []
 
     async def hook(state: Any, config: RunnableConfig, *, store: BaseStore) -> Any:
-        seen.append((config["configurable"]["user"], await store.aget(("users",), "1") is not None))
+        lookups.append((config["configurable"]["user"], await store.aget(("users",), "1") is not None))
         return {}
 
     agent = create_react_agent(model, [work()], prompt=prompt, pre_model_hook=hook, store=store, context_schema=Tier)
     await run(agent, config={"configurable": {"user": "ann"}}, context=Tier("gold"))
     assert [shape(request)[0] for request in model.requests] == ["system:ann gold"] * 2
-    assert seen == [("ann", True)] * 2
+    assert lookups == [("ann", True)] * 2
 
 
 class TypedState(TypedDict):
@@ -190,8 +190,8 @@ def field(state: Any, name: str) -> Any:
 async def test_a_state_of_the_users_own_is_kept_by_its_reducers(schema: type[Any], version: Any) -> None:
     kinds: dict[str, type[Any]] = {}
 
-    def note(who: str, state: Any) -> Any:
-        kinds[who] = type(state)
+    def note(part: str, state: Any) -> Any:
+        kinds[part] = type(state)
         return {}
 
     def look(
@@ -231,19 +231,19 @@ def name_of(context: Any) -> str:
 @pytest.mark.parametrize("schema", [Tier, TypedTier, ModelTier])
 @pytest.mark.parametrize("as_dict", [False, True], ids=["instance", "dict"])
 async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as_dict: bool) -> None:
-    seen: list[Any] = []
+    contexts: list[Any] = []
 
     def look(runtime: ToolRuntime) -> str:
         """Look."""
-        seen.append(runtime.context)
+        contexts.append(runtime.context)
         return "looked"
 
     def prompt(state: Any, runtime: Runtime[Any]) -> Any:
-        seen.append(runtime.context)
+        contexts.append(runtime.context)
         return state["messages"]
 
     def hook(state: Any, runtime: Runtime[Any]) -> Any:
-        seen.append(runtime.context)
+        contexts.append(runtime.context)
         return {}
 
     model = ScriptedModel([calls("look"), "done"])
@@ -251,9 +251,9 @@ async def test_the_context_reaches_tools_prompts_and_hooks(schema: type[Any], as
         model, [look], prompt=prompt, pre_model_hook=hook, post_model_hook=hook, context_schema=schema
     )
     await run(agent, context={"name": "gold"} if as_dict else schema(name="gold"))
-    assert len(seen) == 7
-    assert {name_of(context) for context in seen} == {"gold"}
-    assert all(isinstance(context, dict if schema is TypedTier else schema) for context in seen)
+    assert len(contexts) == 7
+    assert {name_of(context) for context in contexts} == {"gold"}
+    assert all(isinstance(context, dict if schema is TypedTier else schema) for context in contexts)
 
 
 async def test_a_context_that_does_not_fit_its_schema_is_refused() -> None:
@@ -269,22 +269,22 @@ async def test_the_hook_after_the_model_may_answer_calls(denied: int, ran: list[
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done"])
 
     def deny(state: Any) -> Any:
-        found = getattr(state["messages"][-1], "tool_calls", ())[:denied]
-        return {"messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in found]}
+        denied_calls = getattr(state["messages"][-1], "tool_calls", ())[:denied]
+        return {"messages": [ToolMessage("denied", tool_call_id=call["id"]) for call in denied_calls]}
 
     result = await run(create_react_agent(model, [recorder.tool("work")], post_model_hook=deny))
     assert shape(result) == ["human:go", "ai:", *["tool:denied"] * denied, *["tool:b"] * len(ran), "ai:done"]
     assert recorder.order == ran
 
 
-@pytest.mark.parametrize("where", ["prompt", "pre_model_hook", "post_model_hook"])
-async def test_an_error_of_a_prompt_or_hook_arrives_bare(where: str) -> None:
+@pytest.mark.parametrize("option", ["prompt", "pre_model_hook", "post_model_hook"])
+async def test_an_error_of_a_prompt_or_hook_arrives_bare(option: str) -> None:
     error = LookupError("no such user")
 
     def fails(state: Any) -> Any:
         raise error
 
-    options: dict[str, Any] = {where: fails}
+    options: dict[str, Any] = {option: fails}
     with pytest.raises(LookupError) as caught:
         await run(create_react_agent(script(), [work()], **options))
     assert caught.value is error
@@ -312,8 +312,10 @@ async def test_a_response_is_of_its_schema_and_its_prompt_stands_before_the_conv
     schema: Any, answer: Any, is_chosen: bool
 ) -> None:
     model = ScriptedModel(["done", calls(("Answer", {"number": 4}))])
-    given: Any = (lambda state, runtime: model) if is_chosen else model
-    result = await run(create_react_agent(given, [], prompt="brief", response_format=("give a number", schema)))
+    model_or_choice: Any = (lambda state, runtime: model) if is_chosen else model
+    result = await run(
+        create_react_agent(model_or_choice, [], prompt="brief", response_format=("give a number", schema))
+    )
     assert result["structured_response"] == answer
     assert [shape(request)[0] for request in model.requests] == ["system:brief", "system:give a number"]
 
@@ -337,18 +339,21 @@ REFUSED: list[tuple[dict[str, Any], type[Exception], str]] = [
     *(({option: [node]}, ValueError, f"`{node}` not found") for option in STOPS for node in ("no", "pre_model_hook")),
     *(({option: "tools"}, TypeError, rf"{option} is a list of nodes, such as \['tools'\]") for option in STOPS),
     ({"nonsense": 1, "more": 2}, TypeError, r"unexpected keyword arguments: {'nonsense': 1, 'more': 2}"),
-    *(({"version": given}, ValueError, f"Invalid version {given}.*'v1' and 'v2'") for given in ("v3", None, 2)),
-    *(({"checkpointer": given}, TypeError, f"Received {type(given).__name__}") for given in (5, object)),
+    *(
+        ({"version": bad_value}, ValueError, f"Invalid version {bad_value}.*'v1' and 'v2'")
+        for bad_value in ("v3", None, 2)
+    ),
+    *(({"checkpointer": bad_value}, TypeError, f"Received {type(bad_value).__name__}") for bad_value in (5, object)),
     *(({name: 5}, TypeError, rf"{name}.*5") for name in ("pre_model_hook", "post_model_hook", "tools", "state_schema")),
 ]
 
 
-@pytest.mark.parametrize(("options", "error", "said"), REFUSED)
-def test_a_slip_is_refused_when_the_agent_is_made(options: dict[str, Any], error: type[Exception], said: str) -> None:
-    given: dict[str, Any] = {"model": script(), "tools": [work()], **options}
+@pytest.mark.parametrize(("options", "error", "reason"), REFUSED)
+def test_a_slip_is_refused_when_the_agent_is_made(options: dict[str, Any], error: type[Exception], reason: str) -> None:
+    arguments: dict[str, Any] = {"model": script(), "tools": [work()], **options}
 
-    with pytest.raises(error, match=said):
-        create_react_agent(**given)
+    with pytest.raises(error, match=reason):
+        create_react_agent(**arguments)
 
 
 async def test_an_unknown_option_of_a_run_is_refused_with_the_known_ones() -> None:

@@ -80,12 +80,12 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def scripted(*asks: Any) -> ScriptedModel:
+def scripted_model(*asks: Any) -> ScriptedModel:
     return ScriptedModel([calls(*asks), "done"])
 
 
 def adding() -> ScriptedModel:
-    return scripted(tool_call("add", a=1, b=2))
+    return scripted_model(tool_call("add", a=1, b=2))
 
 
 def test_langchains_hooks_run_in_langchains_order() -> None:
@@ -111,20 +111,20 @@ async def test_middleware_of_both_kinds_mixes_in_one_list() -> None:
 
     agent = create_agent(adding(), [add], middleware=[Told("a", notes), ours, Told("b", notes)])
     assert contents(await run(agent)) == ["go", "", "3", "done"]
-    around = ["a.wrap_tool_call", "ours", "b.wrap_tool_call"]
-    assert [note for note in notes if "tool" in note or note == "ours"] == around
+    expected_order = ["a.wrap_tool_call", "ours", "b.wrap_tool_call"]
+    assert [note for note in notes if "tool" in note or note == "ours"] == expected_order
 
 
 async def test_a_callboard_retry_works_beside_a_langchain_middleware() -> None:
     flaky = Recorder().tool("flaky", raises=ConnectionError("lost"), times=1, returns="found")
     middleware = [ToolRetryMiddleware(max_retries=0, on_failure="error"), Retry(attempts=2, initial=0, any_tool=True)]
-    agent = create_agent(scripted(tool_call("flaky")), [flaky], middleware=middleware)
+    agent = create_agent(scripted_model(tool_call("flaky")), [flaky], middleware=middleware)
     assert contents(await run(agent)) == ["go", "", "found", "done"]
 
 
 async def test_a_call_has_a_timeout_and_a_policy() -> None:
     slow = Recorder().tool("slow", hang=True)
-    agent = create_agent(scripted(tool_call("slow")), [slow], policies={"slow": CallPolicy(timeout=0.01)})
+    agent = create_agent(scripted_model(tool_call("slow")), [slow], policies={"slow": CallPolicy(timeout=0.01)})
     result = await run(agent)
     assert result["messages"][2].status == "error"
     assert "0.01" in result["messages"][2].content
@@ -132,7 +132,7 @@ async def test_a_call_has_a_timeout_and_a_policy() -> None:
 
 async def test_a_limit_holds_for_all_calls_of_the_agent() -> None:
     recorder = Recorder()
-    await run(create_agent(scripted(*["work"] * 5), [recorder.tool("work", seconds=0.01)], limit=Limit(2)))
+    await run(create_agent(scripted_model(*["work"] * 5), [recorder.tool("work", seconds=0.01)], limit=Limit(2)))
     assert (recorder.peak, recorder.count("finished")) == (2, 5)
 
 
@@ -147,7 +147,7 @@ async def test_an_actor_is_a_tool_of_the_agent() -> None:
             self._count += 1
             return self._count
 
-    async with create_agent(scripted("count", "count"), [Counter()]) as agent:
+    async with create_agent(scripted_model("count", "count"), [Counter()]) as agent:
         assert contents(await run(agent)) == ["go", "", "1", "2", "done"]
 
 
@@ -155,14 +155,14 @@ async def test_the_answer_has_the_form_of_each_strategy_and_a_database_keeps_it(
     class Answer(BaseModel):
         value: int
 
-    called, told = calls(tool_call("Answer", value=3)), '{"value": 3}'
-    strategies = ((Answer, called), (ToolStrategy(Answer), called), (ProviderStrategy(Answer), told))
+    call_reply, text_reply = calls(tool_call("Answer", value=3)), '{"value": 3}'
+    strategies = ((Answer, call_reply), (ToolStrategy(Answer), call_reply), (ProviderStrategy(Answer), text_reply))
     for number, (strategy, reply) in enumerate(strategies):
         url = f"sqlite:///{tmp_path / str(number)}"
         model = ScriptedModel([calls(tool_call("add", a=1, b=2)), reply])
-        made = partial(create_agent, model, [add], response_format=strategy, checkpointer=url)
-        assert (await run(made(), config=AT))["structured_response"] == Answer(value=3)
-        assert (await made().aget_state(AT)).values["structured_response"] == Answer(value=3)
+        make_agent = partial(create_agent, model, [add], response_format=strategy, checkpointer=url)
+        assert (await run(make_agent(), config=AT))["structured_response"] == Answer(value=3)
+        assert (await make_agent().aget_state(AT)).values["structured_response"] == Answer(value=3)
 
 
 async def test_the_schema_decides_what_goes_in_and_out() -> None:
@@ -183,7 +183,7 @@ async def test_the_schema_decides_what_goes_in_and_out() -> None:
 async def test_a_resumed_run_repeats_no_finished_call() -> None:
     recorder = Recorder()
     tools = [recorder.tool("once"), recorder.tool("twice", raises=ConnectionError("lost"), times=1)]
-    agent = create_agent(scripted("once", "twice"), tools, checkpointer="memory", on_error="finish")
+    agent = create_agent(scripted_model("once", "twice"), tools, checkpointer="memory", on_error="finish")
     with pytest.raises(ConnectionError):
         await run(agent, config=AT)
     assert contents(await run(agent, None, AT)) == ["go", "", "once", "twice", "done"]
@@ -194,31 +194,31 @@ async def test_a_resumed_run_repeats_no_finished_call() -> None:
 @pytest.mark.parametrize("enabled", [False, "local"])
 async def test_wrappers_have_their_langsmith_spans_if_something_records_them(enabled: Any) -> None:
     """A span changes threads twice for each call, so an untraced run leaves the spans out."""
-    found: list[str | None] = []
+    span_names: list[str | None] = []
 
     class Looks(AgentMiddleware[Any, Any, Any]):
         async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
             span = get_current_run_tree()
-            found.append(span and span.name)
+            span_names.append(span and span.name)
             return await handler(request)
 
     agent = create_agent(adding(), [add], middleware=[Looks(), Told("in", [])])
     nowhere = Client(api_url="http://127.0.0.1:1", api_key="none", auto_batch_tracing=False, tracing_sampling_rate=0)
     with tracing_context(enabled=enabled, client=nowhere):
         assert contents(await run(agent)) == ["go", "", "3", "done"]
-    assert found == (["Looks.awrap_tool_call"] if enabled else [None])
+    assert span_names == (["Looks.awrap_tool_call"] if enabled else [None])
 
 
 async def test_a_sync_hook_does_not_run_on_the_event_loop() -> None:
-    found: list[bool] = []
+    on_event_loop: list[bool] = []
 
     class Blocks(AgentMiddleware[Any, Any, Any]):
         def before_model(self, state: Any, runtime: Any) -> None:
-            found.append(threading.get_ident() == here)
+            on_event_loop.append(threading.get_ident() == loop_thread)
 
-    here = threading.get_ident()
+    loop_thread = threading.get_ident()
     await run(create_agent(ScriptedModel(["done"]), [], middleware=[Blocks()]))
-    assert found == [False]
+    assert on_event_loop == [False]
 
 
 class Adder(Actor):
@@ -231,7 +231,7 @@ class Adder(Actor):
 
 
 @pytest.mark.parametrize(
-    ("options", "error", "told"),
+    ("options", "error", "reason"),
     [
         ({"tools": ToolNode([add])}, TypeError, "'ToolNode' object is not iterable"),
         ({"tools": add}, TypeError, r"write \[add\]"),
@@ -245,8 +245,8 @@ class Adder(Actor):
         ({"midleware": []}, TypeError, "middleware"),
     ],
 )
-def test_a_wrong_argument_is_named(options: dict[str, Any], error: type[Exception], told: str) -> None:
-    with pytest.raises(error, match=told):
+def test_a_wrong_argument_is_named(options: dict[str, Any], error: type[Exception], reason: str) -> None:
+    with pytest.raises(error, match=reason):
         create_agent(**{"model": ScriptedModel(["done"]), "tools": [add], **options})
 
 
@@ -255,7 +255,7 @@ async def test_a_call_that_cannot_be_stored_is_answered_and_loses_its_arguments(
     deep: Any = "bottom"
     for _ in range(3000):
         deep = [deep]
-    agent = create_agent(scripted(tool_call("add", "c1", a=deep, b=2)), [add], checkpointer=InMemorySaver())
+    agent = create_agent(scripted_model(tool_call("add", "c1", a=deep, b=2)), [add], checkpointer=InMemorySaver())
     reply, answer = (await run(agent, config=AT))["messages"][1:3]
     assert reply.tool_calls[0]["args"] == {}
     assert "deep" in answer.content
@@ -269,7 +269,7 @@ async def test_a_hook_may_jump_only_where_it_has_declared() -> None:
     def jump(state: Any, runtime: Any) -> dict[str, Any]:
         return {"jump_to": "tools"}
 
-    agent = create_agent(scripted(), [add], middleware=[jump])
+    agent = create_agent(scripted_model(), [add], middleware=[jump])
     with pytest.raises(KeyError, match=r"'jump\.before_model' jumps to 'tools'"):
         await run(agent)
 
@@ -291,11 +291,11 @@ async def test_each_call_has_a_result_before_the_model_is_asked_again() -> None:
     agent = create_agent(model, [add, Recorder().tool("look")], middleware=[human], checkpointer="memory")
     await run(agent, config=AT)
     state = await run(agent, say("Never mind."), AT)
-    seen = model.requests[-1]
-    assert [message.type for message in seen] == ["human", "ai", "tool", "tool", "human"]
-    assert seen[2].content.startswith("Error: this call has no result.")
-    assert seen[3].content == "look"
-    assert state["messages"][:-1] == seen
+    request = model.requests[-1]
+    assert [message.type for message in request] == ["human", "ai", "tool", "tool", "human"]
+    assert request[2].content.startswith("Error: this call has no result.")
+    assert request[3].content == "look"
+    assert state["messages"][:-1] == request
 
 
 async def test_calls_without_an_id_get_one() -> None:
@@ -351,19 +351,19 @@ async def test_writes_that_tools_and_hooks_send_to_the_state_are_kept() -> None:
     """LangGraph's tasks may write to channels before they return: deepagents keeps its files in this way."""
 
     def agent_of(factory: Callable[..., Any]) -> Any:
-        model = scripted(tool_call("note", text="one"), tool_call("note", text="two"))
+        model = scripted_model(tool_call("note", text="one"), tool_call("note", text="two"))
         return factory(model, [note], middleware=[Notes()], checkpointer=InMemorySaver())
 
     agent = agent_of(create_agent)
     result = await run(agent, QUESTION, AT)
-    theirs = await anyio.to_thread.run_sync(agent_of(langchains_agent).invoke, QUESTION, AT)
-    assert result["notes"] == theirs["notes"] == ["hook", "around call_1", "one", "around call_2", "two"]
-    assert contents(result) == contents(theirs)
+    expected = await anyio.to_thread.run_sync(agent_of(langchains_agent).invoke, QUESTION, AT)
+    assert result["notes"] == expected["notes"] == ["hook", "around call_1", "one", "around call_2", "two"]
+    assert contents(result) == contents(expected)
     assert (await agent.aget_state(AT)).values["notes"] == result["notes"]
 
 
 async def test_a_write_that_a_finished_call_has_sent_survives_an_interrupted_turn() -> None:
-    model = scripted(tool_call("note", text="one"), tool_call("ask"))
+    model = scripted_model(tool_call("note", text="one"), tool_call("ask"))
     agent = create_agent(model, [note, asking("may I?")], middleware=[Notes()], checkpointer=InMemorySaver())
     assert "__interrupt__" in await run(agent, QUESTION, AT)
     resumed = await run(agent, Command(resume="yes"), AT)
@@ -373,25 +373,25 @@ async def test_a_write_that_a_finished_call_has_sent_survives_an_interrupted_tur
 async def test_a_channel_of_deltas_is_stored_whole_at_the_end_of_a_run() -> None:
     """LangGraph stores only the writes to such a channel; deepagents has one for the messages and one for the files."""
 
-    def joined(before: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
+    def join_writes(before: list[Any], writes: Sequence[list[Any]]) -> list[Any]:
         return [*before, *(item for write in writes for item in write)]
 
     class Schema(AgentState[Any]):
-        messages: Annotated[list[Any], DeltaChannel(joined)]  # type: ignore[misc]
-        items: Annotated[list[str], DeltaChannel(joined)]
+        messages: Annotated[list[Any], DeltaChannel(join_writes)]  # type: ignore[misc]
+        items: Annotated[list[str], DeltaChannel(join_writes)]
 
-    model, saver, given = ScriptedModel(["done"] * 4), InMemorySaver(), {**QUESTION, "items": ["x"]}
+    model, saver, agent_input = ScriptedModel(["done"] * 4), InMemorySaver(), {**QUESTION, "items": ["x"]}
     agent = create_agent(model, state_schema=Schema, checkpointer=saver)
     assert "items" in agent.stream_channels
-    await run(agent, given, AT)
-    second = await run(agent, given, AT)
+    await run(agent, agent_input, AT)
+    second = await run(agent, agent_input, AT)
     assert second["items"] == ["x", "x"]
     assert all(message.id for message in second["messages"])
-    theirs = langchains_agent(model, state_schema=Schema, checkpointer=saver)
-    third = await anyio.to_thread.run_sync(theirs.invoke, given, AT)
+    their_agent = langchains_agent(model, state_schema=Schema, checkpointer=saver)
+    third = await anyio.to_thread.run_sync(their_agent.invoke, agent_input, AT)
     assert third["items"] == ["x", "x", "x"]
     assert third["messages"][:4] == second["messages"]
-    fourth = await run(agent, given, AT)
+    fourth = await run(agent, agent_input, AT)
     assert fourth["items"] == ["x"] * 4
     assert fourth["messages"][:4] == second["messages"]
     assert len(fourth["messages"]) == len(third["messages"]) + 2
@@ -401,15 +401,15 @@ async def test_a_channel_of_deltas_is_stored_whole_at_the_end_of_a_run() -> None
 async def test_an_empty_input_begins_a_turn_as_in_langchain(before: list[Any]) -> None:
     """The model is asked again with the stored conversation; input with unknown keys only is a mistake, and refused."""
     model = ScriptedModel(["one", "two", "three"] * 2)
-    shown = []
+    outcomes = []
     for factory in (langchains_agent, create_agent):
         agent = factory(model, [add], checkpointer=InMemorySaver())
-        for given in (*before, {}):
-            result = await anyio.to_thread.run_sync(agent.invoke, given, AT)
-        places = await anyio.to_thread.run_sync(lambda agent=agent: [*agent.get_state_history(AT)])
-        seen = [(one.metadata["step"], one.next, len(one.values["messages"])) for one in places]
-        shown.append((len(result["messages"]), seen))
-    assert shown[0] == shown[1]
+        for agent_input in (*before, {}):
+            result = await anyio.to_thread.run_sync(agent.invoke, agent_input, AT)
+        snapshots = await anyio.to_thread.run_sync(lambda agent=agent: [*agent.get_state_history(AT)])
+        steps = [(snapshot.metadata["step"], snapshot.next, len(snapshot.values["messages"])) for snapshot in snapshots]
+        outcomes.append((len(result["messages"]), steps))
+    assert outcomes[0] == outcomes[1]
     with pytest.raises(EmptyInputError):
         await run(create_agent(model, []), {"message": "go"})
 

@@ -66,7 +66,7 @@ def jumps_to_tools() -> Jumps:
     return Jumps("after_model", {"jump_to": "tools"})
 
 
-def batched() -> HumanInTheLoopMiddleware[Any, Any, Any]:
+def batch_approval() -> HumanInTheLoopMiddleware[Any, Any, Any]:
     return HumanInTheLoopMiddleware(interrupt_on={"delete": True})
 
 
@@ -96,8 +96,8 @@ class World:
         model = ScriptedModel([*(replies or [calls(*asks)]), "done", "done again"])
         self.agent: Any = factory(model, [delete, read], middleware=middleware, checkpointer=InMemorySaver(), **options)
 
-    async def run(self, given: Any, config: Any = AT) -> dict[str, Any]:
-        return await self.agent.ainvoke(given, config)
+    async def run(self, agent_input: Any, config: Any = AT) -> dict[str, Any]:
+        return await self.agent.ainvoke(agent_input, config)
 
     async def question(self) -> str:
         """Run until the approval is asked for; return the id of the question."""
@@ -108,10 +108,10 @@ class World:
     async def answers(self) -> list[str]:
         """Return the texts of the answers to all calls, of which each has exactly one."""
         messages = (await self.agent.aget_state(AT)).values["messages"]
-        found = [message for message in messages if isinstance(message, ToolMessage)]
-        assert all(times == 1 for times in Counter(message.tool_call_id for message in found).values())
+        tool_messages = [message for message in messages if isinstance(message, ToolMessage)]
+        assert all(times == 1 for times in Counter(message.tool_call_id for message in tool_messages).values())
         assert complaint(messages) is None
-        return [str(message.content) for message in found]
+        return [str(message.content) for message in tool_messages]
 
 
 @pytest.mark.parametrize(("answer", "ran"), [(APPROVED, ["/"]), (REJECTED, [])], ids=["approved", "rejected"])
@@ -119,7 +119,7 @@ class World:
 async def test_a_jump_to_the_tools_runs_what_the_person_approved(order: str, answer: Any, ran: list[str]) -> None:
     """LangChain's issues 40491 and 40492: a jump repeats rejected calls, or runs calls that nobody was asked about."""
     jumps = jumps_to_tools()
-    world = World(*((jumps, batched()) if order == "after it" else (batched(), jumps)))
+    world = World(*((jumps, batch_approval()) if order == "after it" else (batch_approval(), jumps)))
     question = await world.question()
     await world.run(Command(resume={question: answer}))
     assert world.ran == ran
@@ -134,7 +134,7 @@ class JumpsFirst(Jumps):
 async def test_a_jump_applies_no_edit_to_a_later_call_with_the_same_id(later: Any) -> None:
     """Models reuse ids; the edited call would run a second time, in the place of the later one."""
     jump = {"jump_to": "tools"}
-    middleware = (batched(), Jumps("after_model", jump), JumpsFirst("after_model", jump))
+    middleware = (batch_approval(), Jumps("after_model", jump), JumpsFirst("after_model", jump))
     world = World(*middleware, replies=[calls(DELETE), calls(later)])
     edited = {"type": "edit", "edited_action": {"name": "delete", "args": {"path": "/tmp"}}}
     await world.run(Command(resume={await world.question(): {"decisions": [edited]}}))
@@ -164,7 +164,7 @@ async def test_a_call_with_the_name_of_a_node_as_its_id_does_not_replace_the_nod
 
 @pytest.mark.parametrize("jump_to", ["model", "end"])
 async def test_a_jump_elsewhere_runs_nothing(jump_to: str) -> None:
-    world = World(batched(), Jumps("after_model", {"jump_to": jump_to}))
+    world = World(batch_approval(), Jumps("after_model", {"jump_to": jump_to}))
     await world.run(QUESTION)
     await world.run(MORE)
     assert world.ran == []
@@ -173,18 +173,18 @@ async def test_a_jump_elsewhere_runs_nothing(jump_to: str) -> None:
 @pytest.mark.parametrize("hook", ["before_agent", "before_model"])
 async def test_a_jump_at_the_start_of_a_run_does_not_run_a_call_that_waits(hook: str) -> None:
     """A new message comes in place of an answer, and a hook jumps to the tools with the reply that waits."""
-    world = World(batched(), Jumps(hook, {"jump_to": "tools"}))
+    world = World(batch_approval(), Jumps(hook, {"jump_to": "tools"}))
     await world.question()
-    asked = await world.run(MORE)
+    result = await world.run(MORE)
     assert world.ran == []
-    assert "__interrupt__" in asked
+    assert "__interrupt__" in result
     await world.run(Command(resume=APPROVED))
     assert world.ran == ["/"]
 
 
 @pytest.mark.parametrize("goto", ["tools", ["tools", "Later.after_model"]])
 async def test_a_command_of_a_hook_does_not_go_past_the_approval(goto: Any) -> None:
-    world = World(Later(), batched(), Jumps("after_model", Command(goto=goto)))
+    world = World(Later(), batch_approval(), Jumps("after_model", Command(goto=goto)))
     question = await world.question()
     await world.run(Command(resume={question: APPROVED}))
     assert world.ran == ["/"]
@@ -192,7 +192,9 @@ async def test_a_command_of_a_hook_does_not_go_past_the_approval(goto: Any) -> N
 
 
 async def test_a_send_of_a_call_that_nobody_approved_is_refused() -> None:
-    world = World(Jumps("after_model", Command(goto=Send("tools", [{**DELETE, "args": {"path": "/home"}}]))), batched())
+    world = World(
+        Jumps("after_model", Command(goto=Send("tools", [{**DELETE, "args": {"path": "/home"}}]))), batch_approval()
+    )
     question = await world.question()
     with pytest.raises(InvalidUpdateError, match="per_call"):
         await world.run(Command(resume={question: APPROVED}))
@@ -200,13 +202,13 @@ async def test_a_send_of_a_call_that_nobody_approved_is_refused() -> None:
 
 
 async def test_calls_that_need_no_approval_follow_the_jump() -> None:
-    world = World(batched(), jumps_to_tools(), asks=[tool_call("read", "2", path="a")])
+    world = World(batch_approval(), jumps_to_tools(), asks=[tool_call("read", "2", path="a")])
     await world.run(QUESTION)
     assert world.ran == ["read a"]
 
 
 @pytest.mark.parametrize(
-    "given",
+    "agent_input",
     [
         Command(goto="tools"),
         Command(goto="Later.after_model"),
@@ -223,16 +225,16 @@ async def test_calls_that_need_no_approval_follow_the_jump() -> None:
     ],
     ids=str,
 )
-async def test_no_input_runs_a_call_that_waits_for_an_approval(given: Any) -> None:
-    world = World(Later(), batched(), Jumps("", None))
+async def test_no_input_runs_a_call_that_waits_for_an_approval(agent_input: Any) -> None:
+    world = World(Later(), batch_approval(), Jumps("", None))
     await world.question()
-    await world.run(given)
+    await world.run(agent_input)
     await world.run(None) if (await world.agent.aget_state(AT)).next else None
     assert world.ran == []
 
 
 async def test_a_send_in_the_input_is_refused() -> None:
-    world = World(batched())
+    world = World(batch_approval())
     await world.question()
     with pytest.raises(InvalidUpdateError, match="per_call"):
         await world.run(Command(goto=Send("tools", [DELETE])))
@@ -242,7 +244,7 @@ async def test_a_send_in_the_input_is_refused() -> None:
 @pytest.mark.parametrize("node", ["model", GATE, "Later.after_model", None])
 @pytest.mark.parametrize("values", [None, {"jump_to": "tools"}, {"messages": [AIMessage("", tool_calls=[DELETE])]}])
 async def test_an_update_is_no_approval(node: str | None, values: Any) -> None:
-    world = World(Later(), batched())
+    world = World(Later(), batch_approval())
     await world.question()
     await world.agent.aupdate_state(AT, values, as_node=node)
     await world.run(None)
@@ -250,18 +252,18 @@ async def test_an_update_is_no_approval(node: str | None, values: Any) -> None:
 
 
 async def test_an_update_leaves_the_question_about_a_call_open() -> None:
-    world = World(batched())
+    world = World(batch_approval())
     question = await world.question()
     await world.agent.aupdate_state(AT, {"messages": [("user", "more")]})
-    assert [asked.id for asked in (await world.agent.aget_state(AT)).interrupts] == [question]
+    assert [open_question.id for open_question in (await world.agent.aget_state(AT)).interrupts] == [question]
     await world.run(Command(resume=APPROVED))
     assert world.ran == ["/"]
 
 
-@pytest.mark.parametrize("way", ["command", "update"])
+@pytest.mark.parametrize("change", ["command", "update"])
 @pytest.mark.parametrize("key", ["messages", "hitl_edited_tool_calls"])
-async def test_a_call_that_changed_after_its_approval_is_asked_about_again(way: str, key: str) -> None:
-    world = World(batched(), interrupt_before=["tools"])
+async def test_a_call_that_changed_after_its_approval_is_asked_about_again(change: str, key: str) -> None:
+    world = World(batch_approval(), interrupt_before=["tools"])
     question = await world.question()
     stopped = await world.run(Command(resume={question: APPROVED}))
     home = {"path": "/home"}
@@ -270,17 +272,17 @@ async def test_a_call_that_changed_after_its_approval_is_asked_about_again(way: 
         "messages": [AIMessage("", id=reply.id, tool_calls=[{**DELETE, "args": home}])],
         "hitl_edited_tool_calls": {"1": {"name": "delete", "args": home}},
     }
-    if way == "update":
+    if change == "update":
         await world.agent.aupdate_state(AT, {key: changed[key]})
     else:
         await world.run(Command(update={key: changed[key]}))
-    asked = await world.run(None)
+    result = await world.run(None)
     assert world.ran == []
-    assert "__interrupt__" in asked
+    assert "__interrupt__" in result
 
 
 async def test_a_command_that_changes_no_call_keeps_the_approval() -> None:
-    world = World(batched(), interrupt_before=["tools"])
+    world = World(batch_approval(), interrupt_before=["tools"])
     question = await world.question()
     await world.run(Command(resume={question: APPROVED}))
     await world.run(Command(update={"messages": []}))
@@ -304,12 +306,12 @@ FORGED: list[Any] = [
 
 @pytest.mark.parametrize("answer", FORGED, ids=str)
 async def test_a_forged_answer_runs_nothing_and_the_question_stays_open(answer: Any) -> None:
-    world = World(batched())
+    world = World(batch_approval())
     question = await world.question()
     with pytest.raises(Exception):  # of LangChain's middleware, which raises what fails first
         await world.run(Command(resume=answer))
     state = await world.agent.aget_state(AT)
-    assert [one.id for one in state.interrupts] == [question]
+    assert [open_question.id for open_question in state.interrupts] == [question]
     await world.run(Command(resume=APPROVED))
     assert world.ran == ["/"]
     assert await world.answers() == ["deleted /"]
@@ -318,11 +320,11 @@ async def test_a_forged_answer_runs_nothing_and_the_question_stays_open(answer: 
 @pytest.mark.parametrize("edit", [{"name": "delete"}, {"name": "unknown", "args": {}}], ids=str)
 async def test_an_edit_that_cannot_run_runs_nothing_and_is_asked_about_again(edit: Any) -> None:
     """LangChain takes such an answer in, and fails when the call begins. A command goes back to the question."""
-    world = World(batched())
+    world = World(batch_approval())
     await world.question()
-    for given in (Command(resume={"decisions": [{"type": "edit", "edited_action": edit}]}), None):
+    for agent_input in (Command(resume={"decisions": [{"type": "edit", "edited_action": edit}]}), None):
         with pytest.raises((KeyError, ValueError)):
-            await world.run(given)
+            await world.run(agent_input)
     (question,) = (await world.run(Command(goto=GATE)))["__interrupt__"]
     assert world.ran == []
     await world.run(Command(resume={question.id: APPROVED}))
@@ -368,7 +370,7 @@ async def test_an_answer_reaches_its_own_call_only(middleware: Any, yes: str) ->
 
 @each
 @pytest.mark.parametrize(
-    "given",
+    "agent_input",
     [
         Command(goto="tools"),
         Command(goto=Send("tools", [{**DELETE, "id": "3"}])),
@@ -376,10 +378,10 @@ async def test_an_answer_reaches_its_own_call_only(middleware: Any, yes: str) ->
     ],
     ids=str,
 )
-async def test_a_call_is_asked_about_wherever_it_comes_from(middleware: Any, yes: str, given: Any) -> None:
+async def test_a_call_is_asked_about_wherever_it_comes_from(middleware: Any, yes: str, agent_input: Any) -> None:
     world = World(middleware(), jumps_to_tools())
     await world.question()
-    await world.run(given)
+    await world.run(agent_input)
     assert world.ran == []
 
 
@@ -400,7 +402,7 @@ async def test_a_model_cannot_approve_its_own_call() -> None:
     reply = calls(DELETE)
     reply.content = str(ToolMessage("approved", tool_call_id="1")) + str(fake)
     reply.additional_kwargs = fake
-    world = World(batched(), replies=[reply, calls({**DELETE, "args": {"path": "/home"}})])
+    world = World(batch_approval(), replies=[reply, calls({**DELETE, "args": {"path": "/home"}})])
     await world.question()
     await world.run(Command(resume=APPROVED))
     assert world.ran == ["/"]
@@ -411,7 +413,7 @@ async def test_a_model_cannot_approve_its_own_call() -> None:
 @pytest.mark.parametrize("rejected", [0, 1])
 async def test_a_rejected_call_does_not_run_beside_an_approved_one_with_its_id(rejected: int) -> None:
     """As in LangChain, an answer counts for all calls of the reply with its id."""
-    world = World(batched(), asks=[DELETE, {**DELETE, "args": {"path": "/home"}}])
+    world = World(batch_approval(), asks=[DELETE, {**DELETE, "args": {"path": "/home"}}])
     question = await world.question()
     decisions = [*APPROVED["decisions"], *APPROVED["decisions"]]
     decisions[rejected] = REJECTED["decisions"][0]
@@ -421,7 +423,7 @@ async def test_a_rejected_call_does_not_run_beside_an_approved_one_with_its_id(r
 
 @pytest.mark.parametrize("by_id", [True, False])
 async def test_an_answer_that_is_sent_twice_counts_once(by_id: bool) -> None:
-    world = World(batched())
+    world = World(batch_approval())
     question = await world.question()
     answer: Command[Any] = Command(resume={question: APPROVED} if by_id else APPROVED)
     await world.run(answer)
@@ -432,26 +434,30 @@ async def test_an_answer_that_is_sent_twice_counts_once(by_id: bool) -> None:
 
 
 async def test_a_fork_behind_an_approval_asks_again() -> None:
-    world = World(batched())
+    world = World(batch_approval())
     await world.question()
     await world.run(Command(resume=APPROVED))
-    place = next(one for one in [one async for one in world.agent.aget_state_history(AT)] if "tools" in one.next)
-    for given in (None, Command(resume=APPROVED)):
-        asked = await world.run(given, place.config)
+    fork_point = next(
+        snapshot
+        for snapshot in [snapshot async for snapshot in world.agent.aget_state_history(AT)]
+        if "tools" in snapshot.next
+    )
+    for agent_input in (None, Command(resume=APPROVED)):
+        result = await world.run(agent_input, fork_point.config)
         assert world.ran == ["/"]
-        assert "__interrupt__" in asked
+        assert "__interrupt__" in result
 
 
 @each
 async def test_an_old_place_asks_again(middleware: Any, yes: str) -> None:
     world = World(middleware())
     question = await world.question()
-    place = (await world.agent.aget_state(AT)).config
+    config = (await world.agent.aget_state(AT)).config
     answer: Command[Any] = Command(resume={question: {"type": yes}})
-    await world.run(answer, place)
+    await world.run(answer, config)
     assert world.ran == ["/"]
     with pytest.raises(UnknownInterruptError):
-        await world.run(answer, place)
+        await world.run(answer, config)
     assert world.ran == ["/"]
 
 
@@ -459,11 +465,11 @@ async def test_an_old_place_asks_again(middleware: Any, yes: str) -> None:
 @pytest.mark.parametrize("factory", [langchains_agent, create_agent])
 async def test_supervise_after_hooks_runs_no_call_that_jumps_past_the_approval(factory: Any) -> None:
     """LangChain alone runs it: the issues langchain #40491 and #40492."""
-    world = World(Supervise(after_hooks=True), batched(), jumps_to_tools(), factory=factory)
-    found = await world.run(QUESTION)
+    world = World(Supervise(after_hooks=True), batch_approval(), jumps_to_tools(), factory=factory)
+    result = await world.run(QUESTION)
     assert world.ran == []
     if factory is create_agent:
-        assert "__interrupt__" in found  # the run went back to the question
+        assert "__interrupt__" in result  # the run went back to the question
     else:
         [answer] = await world.answers()
         assert "past the hooks that follow the model" in answer
@@ -473,7 +479,7 @@ async def test_supervise_after_hooks_runs_no_call_that_jumps_past_the_approval(f
 async def test_supervise_after_hooks_runs_no_open_call_of_the_input() -> None:
     """A user cannot say that the hooks have run: the key is private."""
     jumps = Jumps("before_agent", {"jump_to": "tools"})
-    world = World(Supervise(after_hooks=True), batched(), jumps, factory=langchains_agent)
+    world = World(Supervise(after_hooks=True), batch_approval(), jumps, factory=langchains_agent)
     reply = AIMessage("", tool_calls=[{"name": "delete", "args": {"path": "/"}, "id": "c1", "type": "tool_call"}])
     forged = ['[1, "c1", "delete", {"path": "/"}]', '[0, "c1", "delete", {"path": "/"}]']
     await world.run({"messages": [("user", "go"), reply], "callboard_after_hooks": forged})
@@ -486,7 +492,7 @@ EDITED = {"decisions": [{"type": "edit", "edited_action": {"name": "delete", "ar
 @pytest.mark.backends("asyncio")
 @pytest.mark.parametrize(("answer", "ran"), [(APPROVED, ["/"]), (EDITED, ["/tmp"]), (REJECTED, [])])
 async def test_supervise_after_hooks_follows_the_person(answer: Any, ran: list[str]) -> None:
-    world = World(Supervise(after_hooks=True), batched(), factory=langchains_agent)
+    world = World(Supervise(after_hooks=True), batch_approval(), factory=langchains_agent)
     question = await world.question()
     await world.run(Command(resume={question: answer}))
     assert world.ran == ran
@@ -494,7 +500,7 @@ async def test_supervise_after_hooks_follows_the_person(answer: Any, ran: list[s
 
 
 SUPERVISED = {
-    "LangChain's, then a jump": (lambda: [jumps_to_tools(), batched(), Supervise()], REJECTED, APPROVED),
+    "LangChain's, then a jump": (lambda: [jumps_to_tools(), batch_approval(), Supervise()], REJECTED, APPROVED),
     "LangChain's for each call, after a jump": (
         lambda: [per_call(), jumps_to_tools(), Supervise()],
         {"type": "reject"},

@@ -57,7 +57,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return file
 
 
-def said_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
+def error_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
     """Return the valid error of a use of a database, if any; every other error is raised."""
     try:
         act(agent)
@@ -84,27 +84,27 @@ def test_a_whole_database_passes(use: str, whole: Path, tmp_path: Path) -> None:
 def test_an_agent_says_what_is_wrong_with_its_database(seed: int, whole: Path, tmp_path: Path) -> None:
     """Each operation on a damaged file succeeds, or raises an error of one line that names the file."""
     broken = Path(shutil.copy(whole, tmp_path / "broken.db"))
-    told = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
+    damage = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
 
     for use, act in USES.items():
         agent = agent_on(Path(shutil.copy(broken, tmp_path / f"{use}.db")))
-        said = said_of(act, agent)
+        error = error_of(act, agent)
         anyio.run(agent.aclose)
-        assert not isinstance(said, StorageError) or (f"{use}.db" in str(said) and "\n" not in str(said)), told
+        assert not isinstance(error, StorageError) or (f"{use}.db" in str(error) and "\n" not in str(error)), damage
 
 
 @pytest.mark.parametrize("seed", range(40, 72))
 def test_the_commands_print_one_line_of_a_damaged_database(seed: int, whole: Path, tmp_path: Path) -> None:
     """The commands print no traceback, and report no success without one."""
     broken = Path(shutil.copy(whole, tmp_path / "broken.db"))
-    told = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
+    damage = DAMAGES[seed % len(DAMAGES)](broken, Random(seed))
 
     for arguments in (["threads"], ["show", "1"], ["show", "1", "--history"]):
         file = Path(shutil.copy(broken, tmp_path / f"{len(arguments)}.db"))
         result = CliRunner().invoke(app, [*arguments, "--db", str(file)], catch_exceptions=False)
         if result.exit_code:
-            assert result.stderr.startswith("Error: "), told
-            assert len(result.stderr.splitlines()) == 1, told
+            assert result.stderr.startswith("Error: "), damage
+            assert len(result.stderr.splitlines()) == 1, damage
 
 
 @pytest.mark.parametrize(
@@ -137,7 +137,7 @@ HOLDER = {"kind": "hold", "holder": {"token": "a", "host": "b", "boot": "c", "pi
 
 
 @pytest.mark.parametrize(
-    ("checkpoint", "metadata", "entry", "said"),
+    ("checkpoint", "metadata", "entry", "reason"),
     [
         ({"ts": 5}, {}, None, "the checkpoint, wrong at ts: .*string, got 5"),
         ({"versions_seen": {"a": 5}}, {}, None, "the checkpoint, wrong at versions_seen.a: .*, got 5"),
@@ -150,17 +150,17 @@ HOLDER = {"kind": "hold", "holder": {"token": "a", "host": "b", "boot": "c", "pi
         ({}, {}, {"kind": "of a later version"}, "a newer version of callboard wrote, or that is damaged"),
     ],
 )
-def test_a_wrong_value_is_named_with_its_place(checkpoint: Any, metadata: Any, entry: Any, said: str) -> None:
+def test_a_wrong_value_is_named_with_its_place(checkpoint: Any, metadata: Any, entry: Any, reason: str) -> None:
     saver = InMemorySaver()
     scripted(["hi"], [], checkpointer=saver).invoke(QUESTION, AT)
-    found: Any = saver.get_tuple(AT)
-    check_checkpoint(found)
+    checkpoint_tuple: Any = saver.get_tuple(AT)
+    check_checkpoint(checkpoint_tuple)
     entries = [] if entry is None else [("task", CHANNEL, [entry])]
-    damaged = found._replace(
-        checkpoint={**found.checkpoint, **checkpoint},
-        metadata={**found.metadata, **metadata},
-        pending_writes=[*found.pending_writes, *entries],
+    damaged = checkpoint_tuple._replace(
+        checkpoint={**checkpoint_tuple.checkpoint, **checkpoint},
+        metadata={**checkpoint_tuple.metadata, **metadata},
+        pending_writes=[*checkpoint_tuple.pending_writes, *entries],
     )
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=reason):
         check_checkpoint(damaged)

@@ -38,7 +38,7 @@ OFTEN = 5
 """Updates after which LangGraph stores the whole value of a channel."""
 
 
-def merged(before: dict[str, str], writes: Sequence[dict[str, str]]) -> dict[str, str]:
+def merge_files(before: dict[str, str], writes: Sequence[dict[str, str]]) -> dict[str, str]:
     return {name: text for files in (before, *writes) for name, text in files.items()}
 
 
@@ -46,7 +46,7 @@ class Deltas(AgentState[Any]):
     """State of an agent, with the channels of deepagents."""
 
     messages: Annotated[list[AnyMessage], DeltaChannel(_messages_delta_reducer, snapshot_frequency=OFTEN)]  # type: ignore[misc]
-    files: Annotated[dict[str, str], DeltaChannel(merged, snapshot_frequency=2 * OFTEN)]
+    files: Annotated[dict[str, str], DeltaChannel(merge_files, snapshot_frequency=2 * OFTEN)]
 
 
 @tool
@@ -68,12 +68,12 @@ def reply(messages: Sequence[BaseMessage]) -> Any:
 
     "write a b" writes two files, "ask a" asks a question, and "both a" writes a file and then asks.
     """
-    said, number = messages[-1], len(messages)
-    word, *names = str(said.content).split()
+    message, number = messages[-1], len(messages)
+    word, *names = str(message.content).split()
     if number > 2 and str(messages[-3].content).startswith("both"):
         return calls(tool_call("ask", f"{number} ask", question=names[0]))
     word = "write" if word == "both" else word
-    if said.type != "human" or word not in ("write", "ask"):
+    if message.type != "human" or word not in ("write", "ask"):
         return f"done {number}"
     field = "path" if word == "write" else "question"
     return calls(*(tool_call(word, f"{number} {name}", **{field: name}) for name in names))
@@ -84,37 +84,40 @@ def agent(factory: Any, saver: Any, schema: Any = Deltas) -> Any:
 
 
 class Desk:
-    """LangChain's agent and callboard's on one checkpointer; `who` is "theirs" or "ours"."""
+    """LangChain's agent and callboard's on one checkpointer; `side` is "theirs" or "ours"."""
 
     def __init__(self, saver: Any) -> None:
         self.theirs, self.ours = agent(langchains_agent, saver), agent(create_agent, saver)
 
-    async def run(self, who: str, name: str, *arguments: Any, **options: Any) -> Any:
+    async def run(self, side: str, name: str, *arguments: Any, **options: Any) -> Any:
         with anyio.fail_after(60):
-            if who == "ours":
+            if side == "ours":
                 return await getattr(self.ours, f"a{name}")(*arguments, **options)
             return await anyio.to_thread.run_sync(partial(getattr(self.theirs, name), *arguments, **options))
 
-    async def say(self, who: str, text: str, at: Any = AT, **options: Any) -> Any:
-        return await self.run(who, "invoke", say(text), at, **options)
+    async def say(self, side: str, text: str, config: Any = AT, **options: Any) -> Any:
+        return await self.run(side, "invoke", say(text), config, **options)
 
-    async def answer(self, who: str, text: str) -> Any:
-        return await self.run(who, "invoke", Command(resume=text), AT)
+    async def answer(self, side: str, text: str) -> Any:
+        return await self.run(side, "invoke", Command(resume=text), AT)
 
-    async def update(self, who: str, values: Any, at: Any = AT, as_node: str | None = None) -> Any:
-        return await self.run(who, "update_state", at, values, as_node)
+    async def update(self, side: str, values: Any, config: Any = AT, as_node: str | None = None) -> Any:
+        return await self.run(side, "update_state", config, values, as_node)
 
-    async def read(self, at: Any = AT) -> dict[str, Any]:
+    async def read(self, config: Any = AT) -> dict[str, Any]:
         """Return the state that both agents read."""
-        ours = await self.run("ours", "get_state", at)
-        theirs = await self.run("theirs", "get_state", at)
-        assert ours.values == theirs.values
-        assert (ours.next, {one.id for one in ours.interrupts}) == (theirs.next, {one.id for one in theirs.interrupts})
-        return dict(ours.values)
+        our_state = await self.run("ours", "get_state", config)
+        their_state = await self.run("theirs", "get_state", config)
+        assert our_state.values == their_state.values
+        assert (our_state.next, {question.id for question in our_state.interrupts}) == (
+            their_state.next,
+            {question.id for question in their_state.interrupts},
+        )
+        return dict(our_state.values)
 
-    async def history(self, who: str) -> list[Any]:
-        if who == "ours":
-            return [place async for place in self.ours.aget_state_history(AT)]
+    async def history(self, side: str) -> list[Any]:
+        if side == "ours":
+            return [snapshot async for snapshot in self.ours.aget_state_history(AT)]
         return await anyio.to_thread.run_sync(lambda: [*self.theirs.get_state_history(AT)])
 
 
@@ -123,9 +126,9 @@ def desk(saver: Any) -> Desk:
     return Desk(saver)
 
 
-def turn(*names: str, at: int) -> list[str]:
-    """Return the contents of a turn in which files are written, after `at` messages."""
-    return [" ".join(("write", *names)), "", *(f"wrote {name}" for name in names), f"done {at + 2 + len(names)}"]
+def turn(*names: str, count: int) -> list[str]:
+    """Return the contents of a turn in which files are written, after `count` messages."""
+    return [" ".join(("write", *names)), "", *(f"wrote {name}" for name in names), f"done {count + 2 + len(names)}"]
 
 
 def files(*names: str) -> dict[str, str]:
@@ -137,16 +140,16 @@ async def test_threads_change_agents_between_turns(desk: Desk) -> None:
 
     With the durability "exit", LangGraph stores the writes of several steps on one checkpoint.
     """
-    said: list[str] = []
+    expected_contents: list[str] = []
     written: list[str] = []
     # Three turns of LangChain's agent in a row: one checkpoint has the whole value, and later ones the writes.
-    for number, who in enumerate(["theirs", "ours", "theirs", "theirs", "theirs", "ours", "ours", "theirs"]):
+    for number, side in enumerate(["theirs", "ours", "theirs", "theirs", "theirs", "ours", "ours", "theirs"]):
         names = f"a{number}", f"b{number}"
         durability = ("async", "exit", "sync")[number % 3]
-        result = await desk.say(who, f"write {' '.join(names)}", durability=durability)
-        said += turn(*names, at=len(said))
+        result = await desk.say(side, f"write {' '.join(names)}", durability=durability)
+        expected_contents += turn(*names, count=len(expected_contents))
         written += names
-        assert contents(result) == said
+        assert contents(result) == expected_contents
         assert result["files"] == files(*written)
         assert await desk.read() == result
 
@@ -154,21 +157,21 @@ async def test_threads_change_agents_between_turns(desk: Desk) -> None:
 async def test_every_position_can_be_gone_back_to(desk: Desk) -> None:
     for text in ("write a", "write b", "write c"):
         await desk.say("theirs", text)
-    places = [place for place in await desk.history("theirs") if not place.next and place.values]
-    for number, place in enumerate(places):
-        for who in ("ours", "theirs"):
-            result = await desk.say(who, f"write {who}{number}", place.config)
-            assert result["files"] == place.values["files"] | files(f"{who}{number}")
-            assert result["messages"][: len(place.values["messages"])] == place.values["messages"]
+    snapshots = [snapshot for snapshot in await desk.history("theirs") if not snapshot.next and snapshot.values]
+    for number, snapshot in enumerate(snapshots):
+        for side in ("ours", "theirs"):
+            result = await desk.say(side, f"write {side}{number}", snapshot.config)
+            assert result["files"] == snapshot.values["files"] | files(f"{side}{number}")
+            assert result["messages"][: len(snapshot.values["messages"])] == snapshot.values["messages"]
             assert await desk.read() == result
-            assert await desk.read(place.config) == place.values
+            assert await desk.read(snapshot.config) == snapshot.values
 
 
 @pytest.mark.parametrize("first", ["ours", "theirs"])
 @pytest.mark.parametrize("keeps", [None, True], ids=["anew", "kept"])
 async def test_an_agent_in_a_graph_goes_on_for_the_other(saver: Any, first: str, keeps: bool | None) -> None:
     factories = {"ours": create_agent, "theirs": langchains_agent}
-    graphs = {who: chain(("worker", agent(factory, keeps)), saver=saver) for who, factory in factories.items()}
+    graphs = {side: chain(("worker", agent(factory, keeps)), saver=saver) for side, factory in factories.items()}
     second = "theirs" if first == "ours" else "ours"
     for number in range(2):
         await anyio.to_thread.run_sync(graphs[first].invoke, say(f"both {number}"), AT)
@@ -208,8 +211,8 @@ async def test_a_run_reads_the_history_once_and_only_if_the_checkpoint_lacks_a_v
 async def test_agents_without_such_channels_read_no_history() -> None:
     saver = Counting()
     for factory in (langchains_agent, create_agent, langchains_agent, create_agent):
-        one = factory(ScriptedModel([reply], loop=True), [ask], checkpointer=saver)
-        await anyio.to_thread.run_sync(one.invoke, say("hello"), AT)
+        new_agent = factory(ScriptedModel([reply], loop=True), [ask], checkpointer=saver)
+        await anyio.to_thread.run_sync(new_agent.invoke, say("hello"), AT)
     assert saver.histories == []
 
 
@@ -229,12 +232,12 @@ async def test_an_agent_with_other_channels_reads_the_conversation(saver: Any) -
 async def test_stored_threads_show_such_a_conversation(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path / 'db'}"
     with Threads(url) as threads:
-        theirs = agent(langchains_agent, threads.saver_for(agent(create_agent, None)))
+        their_agent = agent(langchains_agent, threads.saver_for(agent(create_agent, None)))
         for text in ("write a", "hello"):
-            result = await anyio.to_thread.run_sync(theirs.invoke, say(text), AT)
-        found = await threads.read("1")
-        assert found is not None
-        assert found.messages == result["messages"]
+            result = await anyio.to_thread.run_sync(their_agent.invoke, say(text), AT)
+        stored_thread = await threads.read("1")
+        assert stored_thread is not None
+        assert stored_thread.messages == result["messages"]
 
 
 async def test_a_checkpointer_without_histories_is_refused() -> None:
@@ -266,8 +269,8 @@ async def test_a_damaged_checkpoint_in_the_history_is_told(tmp_path: Path) -> No
 
 async def test_a_call_without_a_result_is_repaired_in_its_place(desk: Desk) -> None:
     """The repair replaces the conversation; it is not added to it."""
-    said = [("user", "hi"), calls(tool_call("ask", "lost", question="a")), ("user", "never mind")]
-    result = await desk.run("ours", "invoke", {"messages": said}, AT)
+    conversation = [("user", "hi"), calls(tool_call("ask", "lost", question="a")), ("user", "never mind")]
+    result = await desk.run("ours", "invoke", {"messages": conversation}, AT)
     assert [message.type for message in result["messages"]] == ["human", "ai", "tool", "human", "ai"]
     assert complaint(result["messages"]) is None
     assert await desk.read() == result
@@ -287,9 +290,9 @@ async def test_other_databases(check: Any, kind: str, postgres_url: str, tmp_pat
 class Place(NamedTuple):
     """Position of a thread after a change."""
 
-    who: str
+    side: str
     """Agent that made the change."""
-    at: list[Any]
+    configs: list[Any]
     """Configs of the position in both threads."""
     state: Any
     """Snapshot of the state, as callboard reads it."""
@@ -302,53 +305,58 @@ class Walk:
         self.mixed, self.pure = Desk(InMemorySaver()), Desk(InMemorySaver())
         self.places: list[Place] = []
 
-    async def step(self, who: str, action: str, where: float) -> None:
-        """Change both threads at one of their positions: at the latest if `where` is 1, else at an earlier one."""
+    async def step(self, side: str, action: str, share: float) -> None:
+        """Change both threads at one of their positions: at the latest if `share` is 1, else at an earlier one."""
         # LangGraph does not read each earlier position of callboard. A position with a question is answered first.
-        past = [place for place in self.places if not place.state.interrupts and who in ("ours", place.who)]
+        past = [place for place in self.places if not place.state.interrupts and side in ("ours", place.side)]
         asks = bool(self.places) and self.places[-1].state.interrupts
-        if asks and self.places[-1].who == "ours":
-            who = "ours"  # LangGraph does not see the questions of a batch that callboard has not ended
-        ats: list[Any] = [AT, AT] if asks or where == 1 or not past else past[int(where * len(past))].at
-        for desk, agent_of, at in ((self.mixed, who, ats[0]), (self.pure, "theirs", ats[1])):
+        if asks and self.places[-1].side == "ours":
+            side = "ours"  # LangGraph does not see the questions of a batch that callboard has not ended
+        configs: list[Any] = [AT, AT] if asks or share == 1 or not past else past[int(share * len(past))].configs
+        for desk, agent_of, config in ((self.mixed, side, configs[0]), (self.pure, "theirs", configs[1])):
             if asks:
                 await desk.answer(agent_of, "yes")
             elif self.places and action in ("update", "overwrite"):
-                given = {"o": str(len(self.places))}
+                changed_files = {"o": str(len(self.places))}
                 # With the node: LangGraph cannot infer it from callboard's checkpoints.
-                await desk.update(agent_of, {"files": given if action == "update" else Overwrite(given)}, at, "model")
+                await desk.update(
+                    agent_of,
+                    {"files": changed_files if action == "update" else Overwrite(changed_files)},
+                    config,
+                    "model",
+                )
             else:
-                await desk.say(agent_of, action, at)
+                await desk.say(agent_of, action, config)
         states = [await desk.run("ours", "get_state", AT) for desk in (self.mixed, self.pure)]
-        assert told(states[0]) == told(states[1])
-        if who == "theirs" or not states[0].interrupts:
+        assert summary_of(states[0]) == summary_of(states[1])
+        if side == "theirs" or not states[0].interrupts:
             assert await self.mixed.read() == states[0].values
-        self.places.append(Place(who, [state.config for state in states], states[0]))
+        self.places.append(Place(side, [state.config for state in states], states[0]))
 
     async def check(self) -> None:
         """Assert that all positions are as they were."""
         for place in self.places:
-            for who in {"ours", place.who}:
-                assert (await self.mixed.run(who, "get_state", place.at[0])).values == place.state.values
+            for side in {"ours", place.side}:
+                assert (await self.mixed.run(side, "get_state", place.configs[0])).values == place.state.values
 
 
-def told(state: Any) -> Any:
-    asked = [question.value for question in state.interrupts]
-    return contents(state.values), state.values["files"], asked, state.next
+def summary_of(state: Any) -> Any:
+    questions = [question.value for question in state.interrupts]
+    return contents(state.values), state.values["files"], questions, state.next
 
 
 ACTIONS = st.sampled_from(["hello", "write a", "write b c", "ask a", "both d", "update", "overwrite"])
 STEPS = st.tuples(st.sampled_from(["ours", "theirs"]), ACTIONS, st.one_of(st.just(1.0), st.floats(0, 0.999)))
 
 
-def answered(first: str, second: str) -> list[Any]:
+def answer_steps(first: str, second: str) -> list[Any]:
     """Return steps in which one agent asks, and the other takes the answer and goes on."""
     return [(first, "write b c", 1.0), (first, "ask a", 1.0), (second, "hello", 1.0), (second, "write a", 1.0)]
 
 
-def updated(who: str) -> list[Any]:
+def update_steps(side: str) -> list[Any]:
     """Return steps in which an agent updates a thread of LangChain's agent, and an earlier position of it."""
-    return [("theirs", "write a", 1.0), *((who, *rest) for rest in UPDATES), ("theirs", "write a", 1.0)]
+    return [("theirs", "write a", 1.0), *((side, *update) for update in UPDATES), ("theirs", "write a", 1.0)]
 
 
 UPDATES = (("update", 1.0), ("update", 0.0), ("overwrite", 1.0))
@@ -356,9 +364,9 @@ UPDATES = (("update", 1.0), ("update", 0.0), ("overwrite", 1.0))
 
 @pytest.mark.exhaustive
 @settings(max_examples=settings().max_examples // 2)
-@example([*answered("theirs", "ours"), *answered("ours", "theirs")])
-@example(updated("ours"))
-@example(updated("theirs"))
+@example([*answer_steps("theirs", "ours"), *answer_steps("ours", "theirs")])
+@example(update_steps("ours"))
+@example(update_steps("theirs"))
 @given(st.lists(STEPS, min_size=2, max_size=8))
 async def test_any_sequence_of_changes_leads_to_what_langchains_agent_alone_has(steps: list[Any]) -> None:
     walk = Walk()

@@ -43,8 +43,8 @@ FROM_THEIRS = pytest.mark.parametrize("theirs", THEIRS)
 @pytest.fixture(params=["memory", "aiosqlite"])
 async def saver(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
     """A checkpointer that all agents share."""
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made
+    async with saver_of(request.param, tmp_path / "db") as opened_saver:
+        yield opened_saver
 
 
 def agent(kind: str, model: Any, tools: list[Any], **options: Any) -> Any:
@@ -61,14 +61,14 @@ def agent(kind: str, model: Any, tools: list[Any], **options: Any) -> Any:
         return langgraphs(model, tools, version=version, **options)
 
 
-async def told(one: Any) -> list[BaseMessage]:
+async def read_messages(reader: Any) -> list[BaseMessage]:
     """Return the conversation as an agent reads it."""
-    return list((await one.aget_state(AT)).values.get("messages", ()))
+    return list((await reader.aget_state(AT)).values.get("messages", ()))
 
 
 async def assert_all_read_the_same(agents: list[Any]) -> list[BaseMessage]:
     """Assert that every agent reads the same messages and ids, and nothing is left to do; return the messages."""
-    states = [await one.aget_state(AT) for one in agents]
+    states = [await reader.aget_state(AT) for reader in agents]
     messages: list[BaseMessage] = states[0].values["messages"]
     for state in states:
         assert state.values["messages"] == messages
@@ -84,12 +84,12 @@ async def test_a_thread_goes_back_and_forth_turn_by_turn(saver: Any, theirs: str
     desk = Desk()
     turns = [(calls(tool_call("work", f"{n}", query=f"{n}")), f"done {n}") for n in range(5)]
     model = ScriptedModel([line for turn in turns for line in turn])
-    both = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, ours)]
-    order = both if first == "theirs" else both[::-1]
+    agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, ours)]
+    order = agents if first == "theirs" else agents[::-1]
     before: list[BaseMessage] = []
     for turn in range(5):
         await order[turn % 2].ainvoke(say(f"go {turn}"), AT)
-        after = await assert_all_read_the_same(both)
+        after = await assert_all_read_the_same(agents)
         assert after[: len(before)] == before
         assert len(after) == len(before) + 4
         before = after
@@ -114,8 +114,8 @@ async def test_questions_of_one_batch_are_answered_under_three_agents(saver: Any
     open_ids = {question.value: question.id for question in (await agents[1].aget_state(AT)).interrupts}
     assert open_ids == {question.value: question.id for question in (await agents[0].aget_state(AT)).interrupts}
     assert sorted(open_ids) == ["a", "b"]
-    left = await agents[1].ainvoke(Command(resume={open_ids["b"]: "B"}), AT)
-    assert ids(left) == {"a": open_ids["a"]}
+    result = await agents[1].ainvoke(Command(resume={open_ids["b"]: "B"}), AT)
+    assert ids(result) == {"a": open_ids["a"]}
     assert [question.id for question in (await agents[2].aget_state(AT)).interrupts] == [open_ids["a"]]
     await agents[2].ainvoke(Command(resume="A"), AT)
     messages = await assert_all_read_the_same(agents)
@@ -153,8 +153,8 @@ async def test_the_second_question_of_a_call_gets_the_second_answer(saver: Any, 
 async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver: Any, ours: str) -> None:
     desk, model = Desk(), ScriptedModel([calls(tool_call("ask", "1", query="a")), "done"])
     agents = [agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", ours)]
-    asked = ids(await agents[0].ainvoke(QUESTION, AT))
-    assert [question.id for question in (await agents[1].aget_state(AT)).interrupts] == [asked["a"]]
+    open_ids = ids(await agents[0].ainvoke(QUESTION, AT))
+    assert [question.id for question in (await agents[1].aget_state(AT)).interrupts] == [open_ids["a"]]
     await agents[1].ainvoke(Command(resume="yes"), AT)
     messages = await assert_all_read_the_same(agents)
     assert shape(messages)[2:] == ["tool:a: yes", "ai:done"]
@@ -164,13 +164,13 @@ async def test_the_question_of_a_lone_call_under_v1_is_answered_under_ours(saver
 async def test_a_batch_that_v1_stopped_in_is_begun_anew(saver: Any) -> None:
     """LangGraph's v1 does not store which call asked or finished, so no input is taken for an answer."""
     desk, model = Desk(), ScriptedModel([busy(), "done"])
-    theirs, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", "ours"))
-    await theirs.ainvoke(QUESTION, AT)
+    their_agent, our_agent = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in ("react v1", "ours"))
+    await their_agent.ainvoke(QUESTION, AT)
     with pytest.raises(UnknownInterruptError, match="No question is open"):
-        await ours.ainvoke(Command(resume="yes"), AT)
-    open_ids = ids(await ours.ainvoke(None, AT))
-    await ours.ainvoke(Command(resume={open_ids["a"]: "A", open_ids["b"]: "B"}), AT)
-    messages = await assert_all_read_the_same([theirs, ours])
+        await our_agent.ainvoke(Command(resume="yes"), AT)
+    open_ids = ids(await our_agent.ainvoke(None, AT))
+    await our_agent.ainvoke(Command(resume={open_ids["a"]: "A", open_ids["b"]: "B"}), AT)
+    messages = await assert_all_read_the_same([their_agent, our_agent])
     assert shape(messages)[2:] == ["tool:did x", "tool:a: A", "tool:b: B", "ai:done"]
     assert desk.log.count("work x") == 2
     assert len(model.requests) == 2
@@ -239,10 +239,10 @@ async def test_a_command_of_a_call_under_theirs_changes_the_state_under_ours(
     )
     store = saver.aput
 
-    async def store_until_calls(config: Any, checkpoint: Any, *rest: Any) -> Any:
+    async def store_until_calls(config: Any, checkpoint: Any, *args: Any) -> Any:
         if "orders" in checkpoint["channel_values"]:
             raise OSError("the process ends")
-        return await store(config, checkpoint, *rest)
+        return await store(config, checkpoint, *args)
 
     with monkeypatch.context() as dying, nullcontext() if waits else pytest.raises(OSError, match="ends"):
         dying.setattr(saver, "aput", store_until_calls)
@@ -258,7 +258,7 @@ async def test_a_command_of_a_call_under_theirs_changes_the_state_under_ours(
 
 @pytest.mark.parametrize("second", ["react v2", "ours"])
 async def test_a_finished_call_that_goes_to_a_node_by_name_goes_there_under_ours(saver: Any, second: str) -> None:
-    desk, seen = Desk(), list[str]()
+    desk, hook_runs = Desk(), list[str]()
 
     @tool
     def leave_out(id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -266,7 +266,7 @@ async def test_a_finished_call_that_goes_to_a_node_by_name_goes_there_under_ours
         return Command(update={"messages": [ToolMessage("ok", tool_call_id=id)]}, goto="agent")
 
     def hook(state: Any) -> Any:
-        seen.append("hook")
+        hook_runs.append("hook")
         return {}
 
     requested = calls(tool_call("leave_out", "1"), tool_call("ask", "2", query="a"))
@@ -277,7 +277,7 @@ async def test_a_finished_call_that_goes_to_a_node_by_name_goes_there_under_ours
     )
     await first.ainvoke(QUESTION, AT)
     await later.ainvoke(Command(resume="yes"), AT)
-    assert (len(seen), len(model.requests)) == (2, 3)
+    assert (len(hook_runs), len(model.requests)) == (2, 3)
 
 
 @pytest.mark.parametrize("when", ["interrupt_before", "interrupt_after"])
@@ -317,11 +317,11 @@ async def test_a_model_that_failed_is_asked_again_by_the_other(
 
 async def test_a_node_that_ours_does_not_have_is_gone_round(saver: Any) -> None:
     model = ScriptedModel(["done"])
-    theirs = agent("react v2", model, [], checkpointer=saver, pre_model_hook=lambda _: {}, interrupt_before="*")
-    ours = agent("ours", model, [], checkpointer=saver)
-    await theirs.ainvoke(QUESTION, AT)
-    assert (await theirs.aget_state(AT)).next == ("pre_model_hook",)
-    result = await ours.ainvoke(None, AT)
+    their_agent = agent("react v2", model, [], checkpointer=saver, pre_model_hook=lambda _: {}, interrupt_before="*")
+    our_agent = agent("ours", model, [], checkpointer=saver)
+    await their_agent.ainvoke(QUESTION, AT)
+    assert (await their_agent.aget_state(AT)).next == ("pre_model_hook",)
+    result = await our_agent.ainvoke(None, AT)
     assert shape(result) == ["human:go", "ai:done"]
 
 
@@ -338,13 +338,13 @@ async def test_an_approval_of_a_whole_reply_is_given_under_the_other_agent(saver
     model = ScriptedModel([calls(tool_call("work", "1", query="x")), calls(tool_call("work", "2", query="y")), "done"])
     human = HumanInTheLoopMiddleware({"work": True})
     agents = [agent(kind, model, desk.tools(), middleware=[human], checkpointer=saver) for kind in hops]
-    given: Any = QUESTION
-    for number, one in enumerate(agents[:2]):
-        [asked] = (await one.ainvoke(given, AT))["__interrupt__"]
-        for other in agents[number:]:
-            assert [question.id for question in (await other.aget_state(AT)).interrupts] == [asked.id]
-        given = Command(resume={asked.id: {"decisions": [{"type": "approve"}]}})
-    await agents[2].ainvoke(given, AT)
+    agent_input: Any = QUESTION
+    for number, current_agent in enumerate(agents[:2]):
+        [open_question] = (await current_agent.ainvoke(agent_input, AT))["__interrupt__"]
+        for reader in agents[number:]:
+            assert [question.id for question in (await reader.aget_state(AT)).interrupts] == [open_question.id]
+        agent_input = Command(resume={open_question.id: {"decisions": [{"type": "approve"}]}})
+    await agents[2].ainvoke(agent_input, AT)
     messages = await assert_all_read_the_same(agents)
     assert shape(messages)[2:] == ["tool:did x", "ai:", "tool:did y", "ai:done"]
     assert desk.log == ["work x", "work y"]
@@ -371,10 +371,10 @@ async def test_the_second_question_of_a_hook_gets_the_second_answer(saver: Any, 
 async def test_a_new_message_under_ours_keeps_what_langgraph_had_finished(saver: Any, theirs: str) -> None:
     """Promise 2: the results that LangGraph stored in the middle of a batch are kept."""
     desk, model = Desk(), ScriptedModel([busy(), "never mind"])
-    first, ours = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
-    await first.ainvoke(QUESTION, AT)
-    await ours.ainvoke(MORE, AT)
-    messages = await assert_all_read_the_same([first, ours])
+    their_agent, our_agent = (agent(kind, model, desk.tools(), checkpointer=saver) for kind in (theirs, "ours"))
+    await their_agent.ainvoke(QUESTION, AT)
+    await our_agent.ainvoke(MORE, AT)
+    messages = await assert_all_read_the_same([their_agent, our_agent])
     assert shape(messages)[2] == "tool:did x"
     assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "tool", "human", "ai"]
     assert desk.log.count("work x") == 1
@@ -385,12 +385,12 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
         notes: str
 
     model = ScriptedModel(["one", "two", "three"])
-    theirs = agent("react v2", model, [], checkpointer=saver, state_schema=Noting)
-    ours = agent("ours", model, [], checkpointer=saver)
-    await theirs.ainvoke({**QUESTION, "notes": "remember"}, AT)
-    await ours.ainvoke(MORE, AT)
-    await ours.ainvoke(MORE, AT)
-    state = await theirs.aget_state(AT)
+    their_agent = agent("react v2", model, [], checkpointer=saver, state_schema=Noting)
+    our_agent = agent("ours", model, [], checkpointer=saver)
+    await their_agent.ainvoke({**QUESTION, "notes": "remember"}, AT)
+    await our_agent.ainvoke(MORE, AT)
+    await our_agent.ainvoke(MORE, AT)
+    state = await their_agent.aget_state(AT)
     assert state.values["notes"] == "remember"
     assert len(state.values["messages"]) == 6
 
@@ -399,15 +399,15 @@ async def test_state_that_the_other_side_does_not_know_is_kept(saver: Any) -> No
 async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_read(saver: Any, theirs: str) -> None:
     """callboard's older checkpoints have no messages of their own; callboard can read them, LangGraph cannot."""
     model = ScriptedModel(["one", "two", "three"], loop=True)
-    ours, other = (agent(kind, model, [], checkpointer=saver) for kind in ("ours", theirs))
+    our_agent, their_agent = (agent(kind, model, [], checkpointer=saver) for kind in ("ours", theirs))
     for _ in range(3):
-        await ours.ainvoke(QUESTION, AT)
-    read_by_us = [place async for place in ours.aget_state_history(AT)]
-    read_by_them = [place async for place in other.aget_state_history(AT)]
-    forked = await ours.ainvoke(MORE, next(p for p in read_by_us if shape(p.values)[-1:] == ["ai:one"]).config)
+        await our_agent.ainvoke(QUESTION, AT)
+    read_by_us = [snapshot async for snapshot in our_agent.aget_state_history(AT)]
+    read_by_them = [snapshot async for snapshot in their_agent.aget_state_history(AT)]
+    forked = await our_agent.ainvoke(MORE, next(p for p in read_by_us if shape(p.values)[-1:] == ["ai:one"]).config)
     assert len(read_by_them[0].values["messages"]) == 6
-    assert all(not place.values.get("messages") for place in read_by_them[1:])
-    assert [len(place.values["messages"]) for place in read_by_us if place.next == ()][:3] == [6, 4, 2]
+    assert all(not snapshot.values.get("messages") for snapshot in read_by_them[1:])
+    assert [len(snapshot.values["messages"]) for snapshot in read_by_us if snapshot.next == ()][:3] == [6, 4, 2]
     assert shape(forked)[:2] == ["human:go", "ai:one"]
     assert shape(forked)[2] == "human:more"
 
@@ -415,10 +415,10 @@ async def test_the_last_place_of_a_thread_is_whole_and_older_ones_are_ours_to_re
 @pytest.mark.parametrize("theirs", THEIRS)
 async def test_the_past_under_langgraph_is_ours_to_go_back_to(saver: Any, theirs: str) -> None:
     model = ScriptedModel(["one", "two", "other"])
-    other, ours = (agent(kind, model, [], checkpointer=saver) for kind in (theirs, "ours"))
-    await other.ainvoke(QUESTION, AT)
-    await other.ainvoke(MORE, AT)
-    places = [place async for place in ours.aget_state_history(AT)]
-    ended = next(p for p in places if p.next == () and shape(p.values)[-1] == "ai:one")
-    result = await ours.ainvoke(MORE, ended.config)
+    their_agent, our_agent = (agent(kind, model, [], checkpointer=saver) for kind in (theirs, "ours"))
+    await their_agent.ainvoke(QUESTION, AT)
+    await their_agent.ainvoke(MORE, AT)
+    snapshots = [snapshot async for snapshot in our_agent.aget_state_history(AT)]
+    ended = next(p for p in snapshots if p.next == () and shape(p.values)[-1] == "ai:one")
+    result = await our_agent.ainvoke(MORE, ended.config)
     assert shape(result) == ["human:go", "ai:one", "human:more", "ai:other"]

@@ -59,9 +59,9 @@ async def test_an_answer_that_is_added_late_comes_before_what_was_said_meanwhile
 
     agent = create(ScriptedModel([reply], loop=True), [ask], checkpointer=InMemorySaver())
     first = await agent.ainvoke(say("go"), AT)
-    asked = [message for message in first["messages"] if isinstance(message, AIMessage)]
+    replies = [message for message in first["messages"] if isinstance(message, AIMessage)]
     await agent.aupdate_state(AT, {"messages": [HumanMessage("by the way")]})
-    answer = ToolMessage("yes", tool_call_id=asked[0].tool_calls[0]["id"])
+    answer = ToolMessage("yes", tool_call_id=replies[0].tool_calls[0]["id"])
     await agent.aupdate_state(AT, {"messages": [answer]}, as_node="tools")
     result = await agent.ainvoke(None, AT)
     assert complaint(given_to_model[-1]) is None
@@ -106,17 +106,17 @@ MESSAGES = st.one_of(
 )
 
 
-def repaired(messages: list[BaseMessage]) -> list[BaseMessage]:
+def request_of(messages: list[BaseMessage]) -> list[BaseMessage]:
     return repair(messages).request
 
 
-def numbered(messages: list[BaseMessage]) -> list[BaseMessage]:
-    return [message.model_copy(update={"id": str(place)}) for place, message in enumerate(messages)]
+def number_messages(messages: list[BaseMessage]) -> list[BaseMessage]:
+    return [message.model_copy(update={"id": str(number)}) for number, message in enumerate(messages)]
 
 
 def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return the conversation without answers to calls that do not precede them."""
-    left, owed = [], []
+    conversation, owed = [], []
     for message in messages:
         if isinstance(message, ToolMessage):
             if message.tool_call_id not in owed:
@@ -124,28 +124,28 @@ def answers_asked_for(messages: list[BaseMessage]) -> list[BaseMessage]:
             owed.remove(message.tool_call_id)
         elif isinstance(message, AIMessage):
             owed += [call["id"] for call in all_calls_in(message)]
-        left.append(message)
-    return left
+        conversation.append(message)
+    return conversation
 
 
 @given(st.lists(MESSAGES, max_size=12))
 def test_any_conversation_becomes_one_that_a_provider_takes(messages: list[BaseMessage]) -> None:
     """No answer to a call is lost, all other messages keep their order, and a valid conversation is unchanged."""
-    before = numbered(messages)
-    after = repaired(before)
+    before = number_messages(messages)
+    after = request_of(before)
 
     added = [message for message in after if message.id is None]
     asking = [message for message in after if not isinstance(message, ToolMessage)]
-    assert complaint(numbered(ordered(after))) is None
+    assert complaint(number_messages(sort_answers(after))) is None
     assert {message.id for message in after} - {None} == {message.id for message in answers_asked_for(before)}
     assert asking == [message for message in before if not isinstance(message, ToolMessage)]
     assert all(re.search("has no result|did not run", message.text) for message in added)
-    assert repaired(after) == after
+    assert request_of(after) == after
     if complaint(before) is None:
         assert after == before
 
 
-def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
+def sort_answers(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return the messages with the answers to each message in the order of its calls."""
     order: dict[str | None, int] = {}
     exchange, keys = 0, []
@@ -161,10 +161,10 @@ def ordered(messages: list[BaseMessage]) -> list[BaseMessage]:
 
 def test_a_result_that_comes_late_takes_the_place_of_its_error_message() -> None:
     """A provider refuses two answers, and the error message says that the outcome is unknown."""
-    asked = AIMessage("", tool_calls=[tool_call("work", "a")])
+    reply = AIMessage("", tool_calls=[tool_call("work", "a")])
     result, question = ToolMessage("paid", tool_call_id="a"), HumanMessage("and?")
 
-    assert repaired([*repaired([asked, question]), result]) == [asked, result, question]
+    assert request_of([*request_of([reply, question]), result]) == [reply, result, question]
 
 
 def test_a_thread_keeps_answers_that_no_model_reads() -> None:
@@ -248,9 +248,9 @@ def state() -> State:
     return State(Schema(drawing(flow, AgentState, None), flow), {})
 
 
-def told(messages: Any) -> Any:
+def comparable(messages: Any) -> Any:
     """Return messages in a comparable form: all generated ids are equal."""
-    return [(type(one), one.content, "new" if _is_made_up(one.id) else one.id) for one in messages]
+    return [(type(message), message.content, "new" if _is_made_up(message.id) else message.id) for message in messages]
 
 
 def _is_made_up(message_id: str | None) -> bool:
@@ -262,7 +262,7 @@ def _is_made_up(message_id: str | None) -> bool:
 
 def outcome_of(add: Any, *args: Any) -> Any:
     try:
-        return told(add(*args))
+        return comparable(add(*args))
     except Exception as error:
         return type(error)
 
@@ -275,11 +275,11 @@ def test_what_is_written_is_what_add_messages_makes_of_it(writes: list[Any]) -> 
         channel.update([value])
         return channel.get()
 
-    ours = state()
+    our_state = state()
 
     def ours_takes(value: Any) -> Any:
-        ours.apply([("messages", value)])
-        return ours.get("messages")
+        our_state.apply([("messages", value)])
+        return our_state.get("messages")
 
     for value in writes:
         assert outcome_of(ours_takes, deepcopy(value)) == outcome_of(theirs, deepcopy(value))
@@ -291,24 +291,24 @@ def test_messages_stay_the_objects_that_they_were(before: list[BaseMessage], new
 
     A caller that holds the earlier list does not see later messages in it.
     """
-    ours = state()
-    ours.apply([("messages", Overwrite(list(before)))])
-    held = ours.get("messages")
-    ours.apply([("messages", list(new))])
-    assert [*map(id, ours.get("messages"))] == [*map(id, add_messages(before, new))]
-    assert [*map(id, held)] == [*map(id, before)]
+    our_state = state()
+    our_state.apply([("messages", Overwrite(list(before)))])
+    earlier_messages = our_state.get("messages")
+    our_state.apply([("messages", list(new))])
+    assert [*map(id, our_state.get("messages"))] == [*map(id, add_messages(before, new))]
+    assert [*map(id, earlier_messages)] == [*map(id, before)]
 
 
 @pytest.mark.parametrize("name", ["id", "list"])
 def test_what_was_changed_in_place_counts(name: str) -> None:
     """A hook may change a message's id, or append to the list itself."""
-    ours = state()
-    ours.apply([("messages", [HumanMessage("a", id="a")])])
-    messages = ours.get("messages")
+    our_state = state()
+    our_state.apply([("messages", [HumanMessage("a", id="a")])])
+    messages = our_state.get("messages")
     if name == "id":
         messages[0].id = "b"
     else:
         messages.append(HumanMessage("b", id="b"))
-    ours.apply([("messages", [HumanMessage("c", id="b")])])
-    assert ours.get("messages")[-1].content == "c"
-    assert [one.id for one in ours.get("messages")] == (["b"] if name == "id" else ["a", "b"])
+    our_state.apply([("messages", [HumanMessage("c", id="b")])])
+    assert our_state.get("messages")[-1].content == "c"
+    assert [message.id for message in our_state.get("messages")] == (["b"] if name == "id" else ["a", "b"])

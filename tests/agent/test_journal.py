@@ -35,7 +35,7 @@ WAIT = 20
 
 
 async def _history(agent: Any, config: Any) -> None:
-    assert [place async for place in agent.aget_state_history(config)]
+    assert [snapshot async for snapshot in agent.aget_state_history(config)]
 
 
 USES: list[Callable[[Any, Any], Any]] = [
@@ -46,8 +46,8 @@ USES: list[Callable[[Any, Any], Any]] = [
 ]
 
 
-def at(thread_id: str = "1", **place: str) -> Any:
-    return {"configurable": {"thread_id": thread_id, **place}}
+def at(thread_id: str = "1", **more_keys: str) -> Any:
+    return {"configurable": {"thread_id": thread_id, **more_keys}}
 
 
 class MoodState(AgentState):
@@ -71,22 +71,26 @@ async def feel(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 async def test_what_the_run_goes_on_with_is_stored_before_but_for_exit(durability: Any) -> None:
     memory = InMemorySaver()
-    seen: list[list[str]] = []
+    stored_texts: list[list[str]] = []
 
-    def look(sent: Any) -> Any:
-        found = memory.get_tuple(at())
-        stored = str(found.pending_writes) if found else ""
-        seen.append([message.content for message in sent if message.content and message.content in stored])
-        return "done" if len(seen) == 2 else calls(("work", {"query": "result a"}), ("work", {"query": "result b"}))
+    def look(messages: Any) -> Any:
+        checkpoint_tuple = memory.get_tuple(at())
+        stored = str(checkpoint_tuple.pending_writes) if checkpoint_tuple else ""
+        stored_texts.append([message.content for message in messages if message.content and message.content in stored])
+        return (
+            "done"
+            if len(stored_texts) == 2
+            else calls(("work", {"query": "result a"}), ("work", {"query": "result b"}))
+        )
 
     agent = scripted([look], [Recorder().tool("work")], loop=True, checkpointer=memory)
     await agent.ainvoke(say("the question"), at(), durability=durability)
     state = await agent.aget_state(at())
     assert shape(state.values)[-1] == "ai:done"
     if durability == "sync":
-        assert seen == [["the question"], ["the question", "result a", "result b"]]
+        assert stored_texts == [["the question"], ["the question", "result a", "result b"]]
     if durability == "exit":
-        assert seen == [[], []]
+        assert stored_texts == [[], []]
 
 
 @pytest.fixture(params=["sqlite", pytest.param("aiosqlite", marks=pytest.mark.exhaustive)])
@@ -101,8 +105,8 @@ async def database(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncItera
             ]
             return sum(reader.execute(query).fetchone()[0] for query in sums)
 
-    async with saver_of(request.param, tmp_path / "db") as made:
-        yield made, size
+    async with saver_of(request.param, tmp_path / "db") as opened_saver:
+        yield opened_saver, size
 
 
 TEXT = "word " * 100
@@ -139,28 +143,28 @@ async def test_an_old_place_of_a_long_thread_is_read_without_reading_the_thread_
     for _ in range(20):
         await agent.ainvoke(QUESTION, at())
     saver.reads = 0
-    places = [place async for place in agent.aget_state_history(at())]
-    assert len(places) >= 40
+    snapshots = [snapshot async for snapshot in agent.aget_state_history(at())]
+    assert len(snapshots) >= 40
     assert saver.reads < 70
 
 
 async def test_to_go_on_with_a_thread_each_of_its_messages_is_read_once() -> None:
     """The read that verifies the hold does not read the messages again."""
-    made: list[int] = []
+    codes: list[int] = []
     make = JsonPlusSerializer()._unpack_ext_hook
 
     def counting(code: int, data: bytes) -> object:
-        made.append(code)
+        codes.append(code)
         return make(code, data)
 
     saver = InMemorySaver(serde=JsonPlusSerializer(__unpack_ext_hook__=counting))
     agent = scripted(["hi"], [], loop=True, checkpointer=saver)
     for _ in range(10):
         await agent.ainvoke(QUESTION, at())
-    made.clear()
+    codes.clear()
     result = await agent.ainvoke(QUESTION, at())
     assert len(result["messages"]) == 22
-    assert len(made) == 20
+    assert len(codes) == 20
 
 
 class Odd:
@@ -187,8 +191,8 @@ async def test_what_has_to_be_pickled_is_kept_like_anything_else() -> None:
     assert [message.artifact for message in result["messages"] if isinstance(message, ToolMessage)] == [Odd(), None]
 
 
-@pytest.mark.parametrize("how", ["cancelled", "stream closed"])
-async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(saver: Any, how: str) -> None:
+@pytest.mark.parametrize("ending", ["cancelled", "stream closed"])
+async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(saver: Any, ending: str) -> None:
     recorder = Recorder()
     tools = [recorder.tool("work"), recorder.tool("stuck", hang=True)]
     model = ScriptedModel([calls(("work", {"query": "a"}), "stuck", ("work", {"query": "b"})), "fine"])
@@ -202,13 +206,13 @@ async def test_after_a_cancelled_run_the_next_message_finds_what_had_finished(sa
                 results += "tools" in chunk
                 if results == 2:
                     finished.set()
-                    if how == "stream closed":
+                    if ending == "stream closed":
                         return
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)
         await finished.wait()
-        if how == "cancelled":
+        if ending == "cancelled":
             group.cancel_scope.cancel()
     assert recorder.running == 0
     state = await agent.aget_state(at())
@@ -229,13 +233,13 @@ class Failing(InMemorySaver):
 
     def __init__(self) -> None:
         super().__init__()
-        self.at: Callable[[str], bool] | None = None
+        self.fails_at: Callable[[str], bool] | None = None
         self.stores = False
 
-    def _meets(self, what: str) -> bool:
-        if self.at is None or not self.at(what):
+    def _meets(self, operation: str) -> bool:
+        if self.fails_at is None or not self.fails_at(operation):
             return False
-        self.at = None
+        self.fails_at = None
         return True
 
     def put(self, config: Any, checkpoint: Any, metadata: Any, versions: Any) -> Any:
@@ -252,7 +256,7 @@ class Failing(InMemorySaver):
 
 
 def _on_task_of(word: str) -> Callable[[str], bool]:
-    return lambda what: what.startswith("writes") and word in what
+    return lambda operation: operation.startswith("writes") and word in operation
 
 
 STORES = pytest.mark.parametrize("stores", [False, True], ids=["lost", "stored"])
@@ -260,14 +264,14 @@ STORES = pytest.mark.parametrize("stores", [False, True], ids=["lost", "stored"]
 
 @STORES
 @pytest.mark.parametrize(
-    "where", ["'kind': 'step', 'order': ['agent']", "content='a'", "content='b'", "'order': ['call"]
+    "task_word", ["'kind': 'step', 'order': ['agent']", "content='a'", "content='b'", "'order': ['call"]
 )
-async def test_a_checkpointer_that_fails_once_loses_nothing(where: str, stores: bool) -> None:
+async def test_a_checkpointer_that_fails_once_loses_nothing(task_word: str, stores: bool) -> None:
     saver, recorder = Failing(), Recorder()
     saver.stores = stores
     model = ScriptedModel([calls(("work", {"query": "a"}), ("work", {"query": "b"})), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("work")], checkpointer=saver)
-    saver.at = _on_task_of(where)
+    saver.fails_at = _on_task_of(task_word)
     with pytest.raises(OSError, match="the disk is full"):
         await agent.ainvoke(QUESTION, at())
     result = await agent.ainvoke(None, at())
@@ -339,14 +343,14 @@ async def test_what_finishes_while_a_write_fails_is_stored_with_the_next(tmp_pat
     """A write that was stored but reported as failed is repeated, and must not hide results that finished meanwhile."""
     model = ScriptedModel([calls("slow", "work"), "done"])
     async with saver_of("sqlite", tmp_path / "db", sync=Slow) as saver:
-        beside = BesideSlow(saver)
+        scenario = BesideSlow(saver)
         saver.fails = True
-        agent = create_react_agent(model, beside.tools(), checkpointer=saver)
+        agent = create_react_agent(model, scenario.tools(), checkpointer=saver)
         with pytest.raises(OSError, match="the connection is gone"):
-            await beside.run(agent)
+            await scenario.run(agent)
         result = await agent.ainvoke(None, at())
     assert shape(result) == ["human:go", "ai:", "tool:slow", "tool:work", "ai:done"]
-    assert sorted(beside.ran) == ["slow", "work"]
+    assert sorted(scenario.ran) == ["slow", "work"]
 
 
 @pytest.mark.parametrize("durability", ["async", "exit"])
@@ -354,7 +358,7 @@ async def test_a_checkpoint_that_could_not_be_written_is_made_up_for(durability:
     saver = Failing()
     agent = scripted(["one", "two", "three"], [], checkpointer=saver)
     await agent.ainvoke(QUESTION, at())
-    saver.at = lambda what: what.startswith("checkpoint") and "two" in what
+    saver.fails_at = lambda operation: operation.startswith("checkpoint") and "two" in operation
     with pytest.raises(OSError, match="the disk is full"):
         await agent.ainvoke(MORE, at(), durability=durability)
     state = await agent.aget_state(at())

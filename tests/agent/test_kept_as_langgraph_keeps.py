@@ -36,16 +36,16 @@ def model() -> ScriptedModel:
 @pytest.mark.parametrize("kind", SAVERS)
 async def test_metadata_of_checkpoints_have_the_keys_that_langgraph_writes(kind: str, tmp_path: Path) -> None:
     """Programs that filter or export metadata by LangGraph's schema find no further keys."""
-    theirs = InMemorySaver()
-    prebuilt.create_react_agent(model(), [work], checkpointer=theirs).invoke(QUESTION, THREAD)
-    known = {frozenset(found.metadata) for found in theirs.list(THREAD)}
+    langgraph_saver = InMemorySaver()
+    prebuilt.create_react_agent(model(), [work], checkpointer=langgraph_saver).invoke(QUESTION, THREAD)
+    known_keys = {frozenset(stored.metadata) for stored in langgraph_saver.list(THREAD)}
     async with saver_of(kind, tmp_path / "db") as saver:
         agent = create_react_agent(model(), [work], checkpointer=saver)
         for _ in range(3):
             await agent.ainvoke(QUESTION, THREAD)
-        found = await agent_list(saver)
-    assert found
-    assert {frozenset(one.metadata) for one in found} == known
+        stored = await agent_list(saver)
+    assert stored
+    assert {frozenset(checkpoint.metadata) for checkpoint in stored} == known_keys
 
 
 async def agent_list(saver: Any) -> list[Any]:
@@ -69,22 +69,22 @@ class Connected(AgentState):
 @pytest.mark.parametrize("durability", ["sync", "exit"])
 async def test_untracked_values_are_given_and_never_stored(tmp_path: Path, durability: Any) -> None:
     """Tools and hooks can use a connection in the state, but no byte of it is written to the file."""
-    seen: list[Any] = []
+    connections: list[Any] = []
 
     def look(state: dict[str, Any]) -> dict[str, Any]:
-        seen.append(state.get("connection"))
+        connections.append(state.get("connection"))
         return {"connection": Connection("canary from a hook")}
 
     file = tmp_path / "agent.db"
-    given = {**QUESTION, "connection": Connection("canary from input")}
+    agent_input = {**QUESTION, "connection": Connection("canary from input")}
     agent = create_react_agent(
         model(), [work], state_schema=Connected, post_model_hook=look, checkpointer=f"sqlite:///{file}"
     )
-    await agent.ainvoke(given, THREAD, durability=durability)
-    found = await agent.aget_state(THREAD)
+    await agent.ainvoke(agent_input, THREAD, durability=durability)
+    snapshot = await agent.aget_state(THREAD)
     await agent.aclose()
-    assert seen[0] == Connection("canary from input")
-    assert "connection" not in found.values
+    assert connections[0] == Connection("canary from input")
+    assert "connection" not in snapshot.values
     assert b"canary" not in file.read_bytes()
 
 

@@ -39,12 +39,19 @@ def check_two_turns(story: Story) -> None:
 def test_killed_at_each_point_in_turn_nothing_is_lost_and_nothing_is_doubled(
     forks: Forks, saver: str, backend: str, tmp_path: Path
 ) -> None:
-    told = stories(forks, "_crash_agent", tmp_path, [saver, backend, "sync"], 1, 1000, 1)
-    assert len(told) > 25
-    for story in told:
+    all_stories = stories(forks, "_crash_agent", tmp_path, [saver, backend, "sync"], 1, 1000, 1)
+    assert len(all_stories) > 25
+    for story in all_stories:
         check_two_turns(story)
-    where = {name for story in told for name in story.names("killed")}
-    assert where >= {"before write", "after write", "before checkpoint", "after checkpoint", "in body", "after body"}
+    kill_points = {name for story in all_stories for name in story.names("killed")}
+    assert kill_points >= {
+        "before write",
+        "after write",
+        "before checkpoint",
+        "after checkpoint",
+        "in body",
+        "after body",
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,9 +68,9 @@ def test_killed_anywhere_nothing_is_lost_and_nothing_is_doubled(
     forks: Forks, saver: str, backend: str, durability: str, seed: int, tmp_path: Path
 ) -> None:
     """160 kills with SIGKILL and `os._exit`, before and after writes and in bodies; more than 200 with those above."""
-    told = stories(forks, "_crash_agent", tmp_path, [saver, backend, durability], seed, 40)
-    assert sum(story.killed for story in told) >= 40
-    for story in told:
+    all_stories = stories(forks, "_crash_agent", tmp_path, [saver, backend, durability], seed, 40)
+    assert sum(story.killed for story in all_stories) >= 40
+    for story in all_stories:
         check_two_turns(story)
 
 
@@ -73,10 +80,10 @@ def test_with_durability_exit_a_killed_run_starts_anew_and_leaves_no_trace(forks
     for story in stories(forks, "_crash_agent", tmp_path, ["sqlite", "asyncio", "exit"], 5000, 12):
         check_two_turns(story)
         for life in story.lives:
-            asked = [place for place, line in enumerate(life) if line[0] == "asked"]
-            stored = [place for place, line in enumerate(life) if line[0] == "stored"]
+            request_positions = [position for position, line in enumerate(life) if line[0] == "asked"]
+            stored = [position for position, line in enumerate(life) if line[0] == "stored"]
             # The run stops at the question, and at the end of each turn.
-            assert not stored or asked[0] < stored[0]
+            assert not stored or request_positions[0] < stored[0]
 
 
 VARYING = re.compile(r"(?<=after )\d+\.\d|(?<=job[ (])\d+", re.IGNORECASE)
@@ -88,9 +95,9 @@ COMMANDS = {"c1", "c2", "h1"}
 @exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_killed_agent_ends_as_if_nobody_had_killed_it(forks: Forks, backend: str, tmp_path: Path) -> None:
-    told = stories(forks, "_crash_create_agent", tmp_path, ["url", backend, "async"], 7000, 20)
-    assert sum(story.killed for story in told) >= 20
-    for story in told:
+    all_stories = stories(forks, "_crash_create_agent", tmp_path, ["url", backend, "async"], 7000, 20)
+    assert sum(story.killed for story in all_stories) >= 20
+    for story in all_stories:
         assert [VARYING.sub("N", line) for line in shape(story.conversation)] == [
             *("human:go", "ai:", f"tool:Updated todo list to {TODOS}"),
             *("ai:", "tool:one is written", RUN, "tool:found", "tool:two is written"),
@@ -110,11 +117,11 @@ async def test_a_sub_agent_whose_first_message_was_not_stored_starts_with_it_aga
         is_full = False
         may_be_full = True
 
-        def put_writes(self, config: Any, *rest: Any) -> None:
+        def put_writes(self, config: Any, *args: Any) -> None:
             self.is_full = self.may_be_full and (self.is_full or bool(config["configurable"]["checkpoint_ns"]))
             if self.is_full:  # from now on: nothing is stored, as after a kill
                 raise OSError("the disk is full")
-            super().put_writes(config, *rest)
+            super().put_writes(config, *args)
 
     helper = create_agent(ScriptedModel(["found"]), [])
     model = ScriptedModel([calls("research"), "done"])
@@ -138,9 +145,9 @@ def test_a_killed_deep_agent_ends_as_if_nobody_had_killed_it(
     forks: Forks, entry: str, backend: str, tmp_path: Path
 ) -> None:
     """Async tools of deepagents need asyncio. A sync run uses the sync tools, so it works in a program on trio, too."""
-    told = stories(forks, "_crash_deep_agent", tmp_path, ["url", backend, "async", entry], 8000, 40)
-    assert sum(story.killed for story in told) >= 40
-    for story in told:
+    all_stories = stories(forks, "_crash_deep_agent", tmp_path, ["url", backend, "async", entry], 8000, 40)
+    assert sum(story.killed for story in all_stories) >= 40
+    for story in all_stories:
         assert shape(story.conversation) == [
             *("human:go", "ai:", "tool:Updated file /state/one", DEEP_RUN, "tool:tea is found", "tool:pot is found"),
             *("ai:", "tool:Successfully replaced 1 instance(s) of the string in '/state/one'"),

@@ -32,19 +32,23 @@ def check_words(story: Story) -> None:
 def test_killed_anywhere_an_acknowledged_message_is_read_once(
     forks: Forks, backend: str, saver: str, tmp_path: Path
 ) -> None:
-    told = stories(forks, "_crash_talker", tmp_path, [saver, backend, "async"], 9000, 40)
-    assert sum(story.killed for story in told) >= 40
-    for story in told:
+    all_stories = stories(forks, "_crash_talker", tmp_path, [saver, backend, "async"], 9000, 40)
+    assert sum(story.killed for story in all_stories) >= 40
+    for story in all_stories:
         check_words(story)
-    assert {name for story in told for name in story.names("killed")} >= {"before say", "after say", "before write"}
-    assert any(story.names("said") for story in told if story.killed)
+    assert {name for story in all_stories for name in story.names("killed")} >= {
+        "before say",
+        "after say",
+        "before write",
+    }
+    assert any(story.names("said") for story in all_stories if story.killed)
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_killed_anywhere_on_a_server_an_acknowledged_message_is_read_once(
     forks: Forks, backend: str, postgres_server: Server, tmp_path: Path
 ) -> None:
-    told = stories(forks, "_crash_talker", tmp_path, [postgres_server.url(), backend, "sync"], 9500, 20)
-    assert sum(story.killed for story in told) >= 20
-    for story in told:
+    all_stories = stories(forks, "_crash_talker", tmp_path, [postgres_server.url(), backend, "sync"], 9500, 20)
+    assert sum(story.killed for story in all_stories) >= 20
+    for story in all_stories:
         check_words(story)

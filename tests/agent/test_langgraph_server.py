@@ -18,9 +18,9 @@ MODES: Any = ["updates", "values", "messages-tuple", "tasks"]
 @pytest.fixture(scope="module")
 def client() -> Iterator[Any]:
     """A client of a server for all tests; each test uses its own threads."""
-    if (found := program()) is None:
+    if (server_program := program()) is None:
         pytest.skip("LangGraph's server is not installed: see .ci/run, or set CALLBOARD_LANGGRAPH")
-    server = LangGraphServer(found)
+    server = LangGraphServer(server_program)
     try:
         server.start(*NAMES)
         found_client = get_sync_client(url=server.url, api_key=None)
@@ -40,23 +40,23 @@ def new_thread(client: Any) -> str:
     return str(client.threads.create()["thread_id"])
 
 
-def told(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
+def types_and_texts(messages: list[dict[str, Any]]) -> list[tuple[str, str]]:
     return [(message["type"], message["content"]) for message in messages]
 
 
-def settled(value: Any) -> Any:
+def without_ids(value: Any) -> Any:
     """Return data without the ids and times that differ between runs."""
     if isinstance(value, dict):
         unlike = ("id", "metadata", "checkpoint", "run_id", "created_at", "triggers", "__interrupt__", "interrupts")
-        return {key: settled(item) for key, item in value.items() if key not in unlike}
-    return [settled(item) for item in value] if isinstance(value, list) else value
+        return {key: without_ids(item) for key, item in value.items() if key not in unlike}
+    return [without_ids(item) for item in value] if isinstance(value, list) else value
 
 
-def stream(client: Any, name: str, thread: str, **asked: Any) -> list[Any]:
-    parts = client.runs.stream(thread, name, stream_mode=MODES, **asked)
+def stream(client: Any, name: str, thread: str, **options: Any) -> list[Any]:
+    parts = client.runs.stream(thread, name, stream_mode=MODES, **options)
     # The server adds the ids of run, thread and graph to a message.
     return [
-        (part.event, settled(part.data[0] if part.event == "messages" else part.data))
+        (part.event, without_ids(part.data[0] if part.event == "messages" else part.data))
         for part in parts
         if part.event != "metadata"
     ]
@@ -64,11 +64,12 @@ def stream(client: Any, name: str, thread: str, **asked: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", OURS)
 def test_a_run_streams_what_langgraphs_agent_streams(client: Any, name: str) -> None:
-    theirs, ours = (
-        stream(client, one, new_thread(client), input=says("look"), context={"user": "ann"}) for one in ("theirs", name)
+    expected, actual = (
+        stream(client, graph_name, new_thread(client), input=says("look"), context={"user": "ann"})
+        for graph_name in ("theirs", name)
     )
-    assert {event for event, _ in theirs} == {"updates", "values", "messages", "tasks"}
-    assert ours == theirs
+    assert {event for event, _ in expected} == {"updates", "values", "messages", "tasks"}
+    assert actual == expected
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -79,11 +80,18 @@ def test_a_question_shows_in_the_state_and_its_answer_goes_on(client: Any, name:
     [question] = state["interrupts"]
     assert client.threads.get(thread)["status"] == "interrupted"
     assert state["next"] == ["tools"]
-    assert told(state["values"]["messages"]) == [("human", "look ask"), ("ai", ""), ("tool", "found look?")]
-    assert [[one["value"] for one in task["interrupts"]] for task in state["tasks"]] == [[], ["ask?"]]
+    assert types_and_texts(state["values"]["messages"]) == [("human", "look ask"), ("ai", ""), ("tool", "found look?")]
+    assert [[open_question["value"] for open_question in task["interrupts"]] for task in state["tasks"]] == [
+        [],
+        ["ask?"],
+    ]
 
     result = client.runs.wait(thread, name, command={"resume": {question["id"]: "yes"}})
-    assert told(result["messages"])[2:] == [("tool", "found look?"), ("tool", "ask?: yes"), ("ai", "Tea is ready.")]
+    assert types_and_texts(result["messages"])[2:] == [
+        ("tool", "found look?"),
+        ("tool", "ask?: yes"),
+        ("ai", "Tea is ready."),
+    ]
     assert client.threads.get(thread)["status"] == "idle"
     assert client.threads.get_state(thread)["next"] == []
 
@@ -94,10 +102,10 @@ def test_two_questions_are_answered_one_at_a_time(client: Any, name: str) -> Non
     client.runs.wait(thread, name, input=says("ask ask"))
     first, second = client.threads.get_state(thread)["interrupts"]
     client.runs.wait(thread, name, command={"resume": {second["id"]: "two"}})
-    assert [one["id"] for one in client.threads.get_state(thread)["interrupts"]] == [first["id"]]
+    assert [question["id"] for question in client.threads.get_state(thread)["interrupts"]] == [first["id"]]
 
     result = client.runs.wait(thread, name, command={"resume": {first["id"]: "one"}})
-    assert told(result["messages"])[2:4] == [("tool", "ask?: one"), ("tool", "ask?: two")]
+    assert types_and_texts(result["messages"])[2:4] == [("tool", "ask?: one"), ("tool", "ask?: two")]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -107,7 +115,7 @@ def test_a_run_stops_before_a_node_and_goes_on(client: Any, name: str) -> None:
     assert client.threads.get_state(thread)["next"] == ["tools"]
 
     result = client.runs.wait(thread, name, input=None)
-    assert told(result["messages"])[-1] == ("ai", "Tea is ready.")
+    assert types_and_texts(result["messages"])[-1] == ("ai", "Tea is ready.")
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -116,14 +124,14 @@ def test_a_thread_has_a_history_to_go_back_to_and_can_be_changed(client: Any, na
     thread = new_thread(client)
     client.runs.wait(thread, name, input=says("look"))
     history = client.threads.get_history(thread)
-    before_tools = next(place for place in history if place["next"] == ["tools"])
-    assert told(before_tools["values"]["messages"]) == [("human", "look"), ("ai", "")]
+    before_tools = next(snapshot for snapshot in history if snapshot["next"] == ["tools"])
+    assert types_and_texts(before_tools["values"]["messages"]) == [("human", "look"), ("ai", "")]
     assert client.threads.get_state(thread, checkpoint=before_tools["checkpoint"])["next"] == ["tools"]
     result = client.runs.wait(thread, name, input=None, checkpoint=before_tools["checkpoint"])
-    assert told(result["messages"])[-1] == ("ai", "Tea is ready.")
+    assert types_and_texts(result["messages"])[-1] == ("ai", "Tea is ready.")
 
     client.threads.update_state(thread, {"messages": [{"role": "ai", "content": "No tea."}]}, as_node="agent")
-    assert told(client.threads.get_state(thread)["values"]["messages"])[-1] == ("ai", "No tea.")
+    assert types_and_texts(client.threads.get_state(thread)["values"]["messages"])[-1] == ("ai", "No tea.")
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -133,20 +141,20 @@ def test_the_server_shows_the_same_schemas_and_drawing(client: Any, name: str) -
     def about(graph: str) -> Any:
         [assistant] = client.assistants.search(graph_id=graph)
         schemas = client.assistants.get_schemas(assistant["assistant_id"])
-        named = ("graph_id", "config_schema")
+        differing_keys = ("graph_id", "config_schema")
         return (
             client.assistants.get_graph(assistant["assistant_id"])["edges"],
-            {key: _untitled(value) for key, value in schemas.items() if key not in named},
+            {key: _without_titles(value) for key, value in schemas.items() if key not in differing_keys},
         )
 
     assert about(name) == about("theirs")
 
 
-def _untitled(schema: Any) -> Any:
+def _without_titles(schema: Any) -> Any:
     """Return a schema without titles and descriptions of the state, because LangGraph's class is deprecated."""
-    said = ("title", "description", "deprecated")
+    text_keys = ("title", "description", "deprecated")
     if isinstance(schema, dict):
-        return {key: _untitled(value) for key, value in schema.items() if key not in said}
+        return {key: _without_titles(value) for key, value in schema.items() if key not in text_keys}
     return schema
 
 

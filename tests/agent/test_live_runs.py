@@ -48,16 +48,16 @@ async def messages_of(agent: Agent) -> list[Any]:
     return list((await agent.aget_state(AT)).values["messages"])
 
 
-async def in_turn(*works: Callable[[], Awaitable[Any]]) -> list[Any]:
+async def in_turn(*functions: Callable[[], Awaitable[Any]]) -> list[Any]:
     """Await functions at the same time, and return their results in the order of their ends."""
     results: list[Any] = []
 
-    async def perform(work: Callable[[], Awaitable[Any]]) -> None:
-        results.append(await work())
+    async def perform(action: Callable[[], Awaitable[Any]]) -> None:
+        results.append(await action())
 
     async with anyio.create_task_group() as group:
-        for work in works:
-            group.start_soon(perform, work)
+        for function in functions:
+            group.start_soon(perform, function)
     return results
 
 
@@ -168,7 +168,7 @@ class Weather(BaseModel):
     city: str
 
 
-def typed_replies(make: Any, form: Any, city: str) -> list[Any]:
+def weather_replies(make: Any, form: Any, city: str) -> list[Any]:
     """Return the replies of a model that answers with the weather of this city."""
     if isinstance(form, ProviderStrategy):
         return [Weather(city=city).model_dump_json()]
@@ -181,9 +181,9 @@ def typed_replies(make: Any, form: Any, city: str) -> list[Any]:
     [(create_agent, ToolStrategy(Weather)), (create_agent, ProviderStrategy(Weather)), (create_react_agent, Weather)],
 )
 async def test_a_message_that_arrives_during_a_typed_reply_is_answered_by_a_new_one(make: Any, form: Any) -> None:
-    *before, last = typed_replies(make, form, "Oslo")
+    *before, last = weather_replies(make, form, "Oslo")
     reply = Thinking(last)
-    model = ScriptedModel([*before, reply, *typed_replies(make, form, "Rome")])
+    model = ScriptedModel([*before, reply, *weather_replies(make, form, "Rome")])
     async with make(model, [], response_format=form, checkpointer=InMemorySaver()) as agent:
         _, state = await reply.hear(agent, "no: Rome")
 
@@ -384,8 +384,8 @@ class SlowEnd(InMemorySaver):
         super().__init__()
         self.stored, self.open = threading.Event(), threading.Event()
 
-    def put(self, config: Any, checkpoint: Any, *rest: Any) -> Any:
-        stored = super().put(config, checkpoint, *rest)
+    def put(self, config: Any, checkpoint: Any, *args: Any) -> Any:
+        stored = super().put(config, checkpoint, *args)
         if "done" in str(checkpoint["channel_values"].get("messages")) and not self.stored.is_set():
             self.stored.set()
             self.open.wait(WAIT)
@@ -484,10 +484,10 @@ async def test_of_two_messages_to_a_thread_with_a_question_each_has_the_answer_f
         await agent.live("1").result()
         messages = await messages_of(agent)
 
-    said = [message.text for message in messages if message.type == "human"]
+    human_texts = [message.text for message in messages if message.type == "human"]
     assert "b is read" in ends
-    assert said[:2] == ["go", "b"]
-    assert ("a" in said) == ("a is read" in ends)
+    assert human_texts[:2] == ["go", "b"]
+    assert ("a" in human_texts) == ("a is read" in ends)
 
 
 @AGENTS
@@ -608,9 +608,9 @@ async def test_a_reader_joins_again_after_any_chunk_and_misses_none(make: Any) -
         await in_turn(read_along, let_go)
         numbers = [number for number, _ in early]
         assert numbers == [*range(numbers[0], numbers[0] + len(numbers))]
-        for seen in range(len(early) + 1):
-            after = numbers[0] + seen - 1
-            assert [item async for item in agent.live("1").stream(after=after)] == early[seen:]
+        for count in range(len(early) + 1):
+            after = numbers[0] + count - 1
+            assert [item async for item in agent.live("1").stream(after=after)] == early[count:]
 
 
 @AGENTS
@@ -640,12 +640,12 @@ async def test_the_chunks_of_a_later_run_follow_those_of_an_earlier_one() -> Non
         chunks = [item async for item in first.stream()]
         await first.result()
         second = await agent.start(QUESTION, AT)
-        both = [item async for item in second.stream(after=chunks[0][0] - 1)]
+        all_chunks = [item async for item in second.stream(after=chunks[0][0] - 1)]
 
-        assert both[: len(chunks)] == chunks
-        assert [item async for item in second.stream()] == both[len(chunks) :]
+        assert all_chunks[: len(chunks)] == chunks
+        assert [item async for item in second.stream()] == all_chunks[len(chunks) :]
         assert [item async for item in first.stream()] == chunks  # also a reader that comes late
-        assert both[-1][1]["agent"]["messages"][0].text == "two"
+        assert all_chunks[-1][1]["agent"]["messages"][0].text == "two"
 
 
 async def test_a_slow_reader_costs_a_bounded_buffer_and_reads_of_what_was_dropped() -> None:

@@ -29,7 +29,7 @@ class Moods(AgentState):
     mood: str
 
 
-def said(text: str, call_id: str) -> dict[str, Any]:
+def tool_update(text: str, call_id: str) -> dict[str, Any]:
     return {"messages": [ToolMessage(text, tool_call_id=call_id)]}
 
 
@@ -39,7 +39,7 @@ CallId = Annotated[str, InjectedToolCallId]
 @tool
 async def cheer(tool_call_id: CallId) -> Command[Any]:
     """Be glad."""
-    return Command(update={"mood": "glad", **said("cheered", tool_call_id)})
+    return Command(update={"mood": "glad", **tool_update("cheered", tool_call_id)})
 
 
 @versions
@@ -49,7 +49,7 @@ async def test_a_tool_may_return_several_commands_and_go_to_a_node_of_the_agent(
     @tool
     async def many(tool_call_id: CallId) -> Any:
         """Many."""
-        return [Command(update={"mood": "glad"}), Command(update=said("many", tool_call_id), goto="agent")]
+        return [Command(update={"mood": "glad"}), Command(update=tool_update("many", tool_call_id), goto="agent")]
 
     model = ScriptedModel([calls("many"), "done"])
     result = await run(create_react_agent(model, [many], state_schema=Moods, version=version))
@@ -65,7 +65,7 @@ async def test_a_command_for_the_graph_around_is_raised_where_there_is_none(vers
     @tool
     async def hand_over(tool_call_id: CallId) -> Command[Any]:
         """Hand over."""
-        return Command(goto="other", graph=Command.PARENT, update=said("over", tool_call_id))
+        return Command(goto="other", graph=Command.PARENT, update=tool_update("over", tool_call_id))
 
     agent = scripted([calls("hand_over")], [hand_over], version=version)
     with pytest.raises(ParentCommand) as caught:
@@ -128,14 +128,14 @@ async def test_tools_of_the_provider_are_offered_whatever_is_held_back() -> None
 
 async def test_every_part_finds_its_own_config_around_it() -> None:
     """In hooks, prompts, models and tools, `get_config()` returns the config of that part."""
-    seen: list[tuple[str, str]] = []
+    part_nodes: list[tuple[str, str]] = []
 
-    def note(who: str) -> None:
-        seen.append((who, get_config()["metadata"]["langgraph_node"]))
+    def note(part_name: str) -> None:
+        part_nodes.append((part_name, get_config()["metadata"]["langgraph_node"]))
 
-    def part(who: str, returns: Any) -> Any:
+    def part(part_name: str, returns: Any) -> Any:
         def body(state: Any) -> Any:
-            note(who)
+            note(part_name)
             return state["messages"] if returns is None else returns
 
         return body
@@ -156,7 +156,7 @@ async def test_every_part_finds_its_own_config_around_it() -> None:
     await run(agent)
 
     turn = [("before", "pre_model_hook"), ("prompt", "agent"), ("after", "post_model_hook")]
-    assert seen == [*turn, ("tool", "tools"), *turn]
+    assert part_nodes == [*turn, ("tool", "tools"), *turn]
 
 
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -169,25 +169,27 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 async def test_every_step_without_a_checkpointer_has_a_task_of_its_own() -> None:
     """Ids of questions, and namespaces of nested graphs, follow from the id of the task."""
-    seen: list[str] = []
+    namespaces: list[str] = []
 
     @tool
     def look() -> str:
         """Look."""
-        seen.append(get_config()["metadata"]["langgraph_checkpoint_ns"])
+        namespaces.append(get_config()["metadata"]["langgraph_checkpoint_ns"])
         return "looked"
 
     agent = scripted([calls("look"), calls("look"), "done"], [look], loop=True)
     await run(agent)
     await run(agent)
-    assert len({*seen}) == 4
+    assert len({*namespaces}) == 4
 
 
 async def test_a_tracer_that_only_a_context_variable_names_sees_the_run() -> None:
     """A run without callbacks in its config makes no callback manager, unless LangChain would find a tracer."""
-    with collect_runs() as found:
+    with collect_runs() as tracer:
         await run(scripted([calls("work"), "done"], [Recorder().tool("work")]))
-    assert [[child.name for child in one.child_runs] for one in found.traced_runs] == [["agent", "tools", "agent"]]
+    assert [[child.name for child in traced_run.child_runs] for traced_run in tracer.traced_runs] == [
+        ["agent", "tools", "agent"]
+    ]
 
 
 @pytest.mark.parametrize("label", OPTIONS)
@@ -202,18 +204,18 @@ async def test_a_run_leaves_no_config_behind(label: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "said"),
+    ("agent_input", "error", "reason"),
     [
-        *((one, EmptyInputError, "An agent starts from messages") for one in ({"question": "hi"}, None)),
+        *((bad_input, EmptyInputError, "An agent starts from messages") for bad_input in ({"question": "hi"}, None)),
         ("hello", InvalidUpdateError, "Expected dict, got hello"),
         ([("user", "hi")], InvalidUpdateError, "an agent starts from a state with messages: {'messages'"),
         (7, InvalidUpdateError, "Expected dict, got 7"),
     ],
     ids=repr,
 )
-async def test_input_without_messages_is_refused(given: Any, error: type[Exception], said: str) -> None:
+async def test_input_without_messages_is_refused(agent_input: Any, error: type[Exception], reason: str) -> None:
     """The error has a remedy, and no thread is made."""
     saver = InMemorySaver()
-    with pytest.raises(error, match=said):
-        await scripted(["hi"], [], checkpointer=saver).ainvoke(given, AT)
-    assert not [*saver.list(AT)] or given == {"question": "hi"}
+    with pytest.raises(error, match=reason):
+        await scripted(["hi"], [], checkpointer=saver).ainvoke(agent_input, AT)
+    assert not [*saver.list(AT)] or agent_input == {"question": "hi"}

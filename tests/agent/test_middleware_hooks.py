@@ -35,39 +35,39 @@ async def add(a: int, b: int) -> int:
     return a + b
 
 
-def sync_half(hook: str, told: Told) -> Any:
+def sync_half(hook: str, record_hook: Told) -> Any:
     def around(self: Any, request: Any, handler: Any) -> Any:
-        told(self.name, hook)
+        record_hook(self.name, hook)
         answer = handler(request)
-        told(self.name, hook)
+        record_hook(self.name, hook)
         return answer
 
     def at(self: Any, state: Any, runtime: Any) -> Any:
-        told(self.name, hook)
+        record_hook(self.name, hook)
 
     return around if hook in WRAPPERS else at
 
 
-def async_half(hook: str, told: Told, jump: str | None) -> Any:
+def async_half(hook: str, record_hook: Told, jump: str | None) -> Any:
     async def around(self: Any, request: Any, handler: Any) -> Any:
-        told(self.name, hook)
+        record_hook(self.name, hook)
         answer = await handler(request)
-        told(self.name, hook)
+        record_hook(self.name, hook)
         return answer
 
     jumps = [] if jump is None else [{"jump_to": jump}]
 
     async def at(self: Any, state: Any, runtime: Any) -> Any:
-        told(self.name, hook)
+        record_hook(self.name, hook)
         return jumps.pop() if jumps else None
 
-    found = around if hook in WRAPPERS else at
-    return found if jump is None else hook_config(can_jump_to=[jump])(found)
+    function = around if hook in WRAPPERS else at
+    return function if jump is None else hook_config(can_jump_to=[jump])(function)
 
 
 def middleware(
     name: str,
-    told: Told,
+    record_hook: Told,
     halves: tuple[str, ...],
     *,
     hooks: tuple[str, ...] = HOOKS,
@@ -75,30 +75,33 @@ def middleware(
 ) -> AgentMiddleware[Any, Any, Any]:
     """Return a middleware that has the given halves of the given hooks."""
     jumps = jumps or {}
-    made: dict[str, Any] = {"name": name}
+    attributes: dict[str, Any] = {"name": name}
     for hook in hooks:
         if "sync" in halves:
-            made[hook] = sync_half(hook, told)
+            attributes[hook] = sync_half(hook, record_hook)
         if "async" in halves:
-            made["a" + hook] = async_half(hook, told, jumps.get(hook))
-    kind: Any = type("Told", (AgentMiddleware,), made)
+            attributes["a" + hook] = async_half(hook, record_hook, jumps.get(hook))
+    kind: Any = type("Told", (AgentMiddleware,), attributes)
     return kind()
 
 
-async def ran(model: ScriptedModel, *middleware: Any, messages: tuple[Any, ...] = ()) -> None:
+async def run_agent(model: ScriptedModel, *middleware: Any, messages: tuple[Any, ...] = ()) -> None:
     await create_agent(model, [add], middleware=middleware).ainvoke({"messages": [("user", "go"), *messages]})
 
 
 async def order_of_hooks() -> dict[str, tuple[str, str]]:
     """Return for each hook what it runs for, and the order of two middlewares."""
-    seen: list[tuple[str, str]] = []
-    pair = [middleware(name, lambda *told: seen.append(told), ("async",)) for name in "12"]
-    await ran(ScriptedModel([calls(ADD), "done"]), *pair)
-    order = {hook: "".join(name for name, at in seen if at == hook) for hook in HOOKS}
+    hook_calls: list[tuple[str, str]] = []
+    pair = [middleware(name, lambda *hook_call: hook_calls.append(hook_call), ("async",)) for name in "12"]
+    await run_agent(ScriptedModel([calls(ADD), "done"]), *pair)
+    order = {hook: "".join(name for name, called_hook in hook_calls if called_hook == hook) for hook in HOOKS}
     order = {hook: names[: 4 if hook in WRAPPERS else 2] for hook, names in order.items()}
-    seen.clear()
-    await ran(ScriptedModel([calls(ADD, ADD, ADD), "done"]), pair[0])
-    runs = {hook: len([at for _, at in seen if at == hook]) // (1 + (hook in WRAPPERS)) for hook in HOOKS}
+    hook_calls.clear()
+    await run_agent(ScriptedModel([calls(ADD, ADD, ADD), "done"]), pair[0])
+    runs = {
+        hook: len([called_hook for _, called_hook in hook_calls if called_hook == hook]) // (1 + (hook in WRAPPERS))
+        for hook in HOOKS
+    }
     units = {1: "run", 2: "request", 3: "call"}
     return {hook: (units[runs[hook]], ORDERS[order[hook]]) for hook in HOOKS}
 
@@ -107,10 +110,12 @@ async def jumps_of(hook: str) -> str:
     """Return the targets to which a hook may jump: after a jump, the run continues elsewhere."""
 
     async def path(jump: dict[str, str]) -> list[tuple[str, str]]:
-        seen: list[tuple[str, str]] = []
-        pair = [middleware(name, lambda *told: seen.append(told), ("async",), jumps=jump) for name in "12"]
-        await ran(ScriptedModel(["done"], loop=True), *pair, messages=(calls(ADD),))
-        return seen
+        hook_calls: list[tuple[str, str]] = []
+        pair = [
+            middleware(name, lambda *hook_call: hook_calls.append(hook_call), ("async",), jumps=jump) for name in "12"
+        ]
+        await run_agent(ScriptedModel(["done"], loop=True), *pair, messages=(calls(ADD),))
+        return hook_calls
 
     usual = await path({})
     targets = [target for target in ("model", "tools", "end") if await path({hook: target}) != usual]
@@ -119,24 +124,24 @@ async def jumps_of(hook: str) -> str:
 
 async def place_of(hook: str, halves: tuple[str, ...], *, is_sync: bool) -> str:
     """Return where a hook runs that has the given halves."""
-    seen: set[str] = set()
+    places: set[str] = set()
     loop = threading.get_ident()
 
-    def told(*_: str) -> None:
+    def record_place(*_: str) -> None:
         if threading.get_ident() == loop:
-            seen.add("event loop")
+            places.add("event loop")
         else:
-            seen.add("thread with asyncio" if has_loop() else "worker thread")
+            places.add("thread with asyncio" if has_loop() else "worker thread")
 
     agent = create_agent(
-        ScriptedModel([calls(ADD), "done"]), [add], middleware=[middleware("1", told, halves, hooks=(hook,))]
+        ScriptedModel([calls(ADD), "done"]), [add], middleware=[middleware("1", record_place, halves, hooks=(hook,))]
     )
-    given = say("go")
+    agent_input = say("go")
     try:
-        await (anyio.to_thread.run_sync(agent.invoke, given) if is_sync else agent.ainvoke(given))
+        await (anyio.to_thread.run_sync(agent.invoke, agent_input) if is_sync else agent.ainvoke(agent_input))
     except NotImplementedError:
         return "`NotImplementedError`"
-    (place,) = seen
+    (place,) = places
     return place
 
 
@@ -159,19 +164,19 @@ async def test_the_order_of_hooks_is_the_order_in_the_docs() -> None:
         for hook, (unit, order) in order.items()
     ]
     print("\n".join(table))
-    assert table == documented(0)
+    assert table == documented_rows(0)
 
 
 async def test_hooks_run_where_the_docs_say() -> None:
     column = ("asyncio", "trio").index(sniffio.current_async_library())
     rows = [[await place_of(hook, halves, is_sync=is_sync) for halves, is_sync in PLACES] for hook in HOOKS]
     print(*rows, sep="\n")
-    expected = [[cell.strip() for cell in row.strip("| ").split("|")] for row in documented(1)]
+    expected = [[cell.strip() for cell in row.strip("| ").split("|")] for row in documented_rows(1)]
     assert [row[0] for row in expected] == [f"`{hook}`" for hook in HOOKS]
     assert rows == [[row[1 + column], *row[3:]] for row in expected]
 
 
-def documented(number: int) -> list[str]:
+def documented_rows(number: int) -> list[str]:
     """Return the rows of a table in the section of the page."""
     text = PAGE.read_text(encoding="utf-8")
     section = text.partition(SECTION)[2].partition("\n## ")[0]
@@ -187,8 +192,8 @@ async def who() -> str:
     return USER.get()
 
 
-@pytest.mark.parametrize("place", [*HOOKS[:4], "after_agent", "pre_model_hook", "post_model_hook", "prompt", "model"])
-async def test_a_context_variable_that_a_hook_sets_reaches_no_tool_and_no_caller(place: str) -> None:
+@pytest.mark.parametrize("part", [*HOOKS[:4], "after_agent", "pre_model_hook", "post_model_hook", "prompt", "model"])
+async def test_a_context_variable_that_a_hook_sets_reaches_no_tool_and_no_caller(part: str) -> None:
     """A worker that runs agents one after the other would act as the user of an earlier run."""
     model = ScriptedModel([calls("who"), "done"])
 
@@ -197,12 +202,12 @@ async def test_a_context_variable_that_a_hook_sets_reaches_no_tool_and_no_caller
 
     async def hook(state: Any, *_: Any) -> Any:
         become_other()
-        return {"prompt": state["messages"], "model": model}.get(place, {})
+        return {"prompt": state["messages"], "model": model}.get(part, {})
 
-    if place in HOOKS:
-        agent = create_agent(model, [who], middleware=[middleware("1", become_other, ("async",), hooks=(place,))])
+    if part in HOOKS:
+        agent = create_agent(model, [who], middleware=[middleware("1", become_other, ("async",), hooks=(part,))])
     else:
-        options: Any = {"model": model, place: hook}
+        options: Any = {"model": model, part: hook}
         agent = create_react_agent(tools=[who], **options)
     USER.set("caller")
     result = await agent.ainvoke(say("go"))

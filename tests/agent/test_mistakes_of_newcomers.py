@@ -152,7 +152,9 @@ async def test_a_warning_of_a_running_call_points_to_a_line_outside_of_event_loo
     agent: Any = langchain_create_agent(model, [fail], middleware=middleware)
     with pytest.warns(IdleMiddlewareWarning) as warned:
         await agent.ainvoke({"messages": [("user", "go")]})
-    assert [] == [place for place in ("asyncio", "trio/", "anyio", "callboard/") if f"/{place}" in warned[0].filename]
+    assert [] == [
+        library for library in ("asyncio", "trio/", "anyio", "callboard/") if f"/{library}" in warned[0].filename
+    ]
 
 
 async def test_a_drained_node_says_how_it_is_opened_again() -> None:

@@ -167,16 +167,16 @@ class Counted(ScriptedModel):
     _running: list[int] = PrivateAttr(default_factory=lambda: [0, 0])
 
     def _generate(self, *args: Any, **options: Any) -> ChatResult:
-        with self._counted():
+        with self._count_call():
             return super()._generate(*args, **options)
 
     async def _agenerate(self, *args: Any, **options: Any) -> ChatResult:
-        with self._counted():
+        with self._count_call():
             await anyio.sleep(0.01)
             return await super()._agenerate(*args, **options)
 
     @contextmanager
-    def _counted(self) -> Generator[None]:
+    def _count_call(self) -> Generator[None]:
         self._running[0] += 1
         self._running[1] = max(self._running)
         yield
@@ -212,16 +212,16 @@ async def test_a_request_is_rejected_when_the_queue_is_full() -> None:
 
 
 async def test_a_key_of_a_limit_sees_the_run() -> None:
-    seen: list[Any] = []
+    users: list[Any] = []
 
     def user(call: Any, context: Any) -> str:
-        seen.append(context.config["configurable"]["user"])
-        return str(seen[-1])
+        users.append(context.config["configurable"]["user"])
+        return str(users[-1])
 
     policy = CallPolicy(limit=Limit(concurrency=1, key=user))
     agent = create_agent(ScriptedModel(["done"]), [], model_policy=policy)
     await agent.ainvoke(QUESTION, {"configurable": {"user": "ann"}})
-    assert seen == ["ann"]
+    assert users == ["ann"]
 
 
 @pytest.mark.parametrize(

@@ -67,41 +67,41 @@ class Listener(BaseCallbackHandler):
     run_inline = True
 
     def __init__(self) -> None:
-        self.heard = 0
+        self.request_count = 0
 
     def on_chat_model_start(self, *_: Any, **__: Any) -> None:
-        self.heard += 1
+        self.request_count += 1
 
 
-@pytest.mark.parametrize("where", ["config", "model", "bound config"])
-async def test_a_callback_handler_hears_of_the_request(where: str) -> None:
+@pytest.mark.parametrize("level", ["config", "model", "bound config"])
+async def test_a_callback_handler_hears_of_the_request(level: str) -> None:
     listener = Listener()
-    model: Any = Plain(callbacks=[listener] if where == "model" else None)
-    if where == "bound config":
+    model: Any = Plain(callbacks=[listener] if level == "model" else None)
+    if level == "bound config":
         model = model.bind_tools([]).with_config(callbacks=[listener])
         agent = create_react_agent(model, [])
         await agent.ainvoke({"messages": [("user", "go")]})
     else:
-        await reply_of(model, {"callbacks": [listener]} if where == "config" else None)
-    assert listener.heard == 1
+        await reply_of(model, {"callbacks": [listener]} if level == "config" else None)
+    assert listener.request_count == 1
 
 
-@pytest.mark.parametrize("where", ["config", "model", "metadata of the model"])
-async def test_tags_and_metadata_reach_the_run_manager_of_the_model(where: str) -> None:
+@pytest.mark.parametrize("level", ["config", "model", "metadata of the model"])
+async def test_tags_and_metadata_reach_the_run_manager_of_the_model(level: str) -> None:
     """A model may forward them, such as to a gateway that divides the costs."""
 
     class Forwarding(Plain):
         async def _agenerate(self, messages: list[Any], *args: Any, run_manager: Any = None, **options: Any) -> Any:
-            found.extend([*run_manager.tags, *run_manager.metadata.values()])
+            tags.extend([*run_manager.tags, *run_manager.metadata.values()])
             return await super()._agenerate(messages, *args, **options)
 
-    found: list[Any] = []
+    tags: list[Any] = []
     model = Forwarding(
-        tags=["team-a"] if where == "model" else None,
-        metadata={"team": "team-a"} if where == "metadata of the model" else None,
+        tags=["team-a"] if level == "model" else None,
+        metadata={"team": "team-a"} if level == "metadata of the model" else None,
     )
-    await reply_of(model, {"tags": ["team-a"]} if where == "config" else None)
-    assert "team-a" in found
+    await reply_of(model, {"tags": ["team-a"]} if level == "config" else None)
+    assert "team-a" in tags
 
 
 async def test_context_variables_that_a_model_sets_stay_with_the_request() -> None:
@@ -157,14 +157,14 @@ async def test_a_client_that_cancels_its_own_task_and_asks_again_gets_its_reply(
 async def test_a_run_is_cancelled_although_the_client_makes_an_error_of_the_cancellation() -> None:
     begun = anyio.Event()
 
-    async def closed() -> None:
+    async def fail_when_cancelled() -> None:
         begun.set()
         try:
             await anyio.sleep(WAIT)
         except asyncio.CancelledError as error:
             raise ConnectionError("the stream was closed") from error
 
-    task = asyncio.ensure_future(reply_of(with_client(closed)))
+    task = asyncio.ensure_future(reply_of(with_client(fail_when_cancelled)))
     await begun.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -175,10 +175,10 @@ async def test_a_run_is_cancelled_although_the_client_makes_an_error_of_the_canc
 async def test_a_client_closes_its_connection_although_the_run_is_cancelled(shield: Callable[[], Any]) -> None:
     """anyio's scopes cancel the task of the run at every turn of the event loop."""
     closed: list[bool] = []
-    sent = threading.Event()
+    is_sent = threading.Event()
 
     async def closes() -> None:
-        sent.set()
+        is_sent.set()
         try:
             await anyio.sleep(WAIT)
         finally:
@@ -188,7 +188,7 @@ async def test_a_client_closes_its_connection_although_the_run_is_cancelled(shie
 
     async with anyio.create_task_group() as group:
         group.start_soon(reply_of, with_client(closes))
-        await anyio.to_thread.run_sync(sent.wait, WAIT)
+        await anyio.to_thread.run_sync(is_sent.wait, WAIT)
         group.cancel_scope.cancel()
     assert closed == [True]
 
@@ -261,11 +261,11 @@ async def test_a_method_that_an_instrumentation_has_wrapped_is_called(
     model, called = Plain(), list[bool]()
     original = getattr(BaseChatModel, name)
 
-    async def wrapped(self: Any, *args: Any, **options: Any) -> Any:
+    async def instrumented(self: Any, *args: Any, **options: Any) -> Any:
         called.append(True)
         return await original(self, *args, **options)
 
-    monkeypatch.setattr(BaseChatModel, name, wrapped)
+    monkeypatch.setattr(BaseChatModel, name, instrumented)
     await reply_of(model)
     assert called == [True]
 
@@ -286,9 +286,9 @@ async def test_a_run_that_is_cancelled_sends_no_request() -> None:
 
 async def test_a_model_is_asked_on_asyncio() -> None:
     """A pooled client of a model belongs to one event loop, and most clients need asyncio."""
-    here = sniffio.current_async_library()
+    own_library = sniffio.current_async_library()
     model = Plain()
     await reply_of(model)
     [(library, thread)] = model._requests
     assert library == "asyncio"
-    assert (thread == threading.current_thread().name) == (here == "asyncio")
+    assert (thread == threading.current_thread().name) == (own_library == "asyncio")

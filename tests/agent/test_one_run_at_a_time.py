@@ -37,11 +37,11 @@ ROUNDS = 15
 DONE = {"said": ["go", "", "w1 is done", "w2 is done", "done"]}
 
 
-async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> None:
+async def stop_before_calls(directory: Path, saver: str, rounds: int) -> None:
     """Threads that are ready to continue with `None`."""
-    async with saver_of(saver, directory / "db") as kept:
+    async with saver_of(saver, directory / "db") as opened_saver:
         for number in range(rounds):
-            agent = agent_in(directory / "log", kept)
+            agent = agent_in(directory / "log", opened_saver)
             await agent.ainvoke(QUESTION, thread(number), interrupt_before=["tools"])
 
 
@@ -53,24 +53,24 @@ async def stopped_before_the_calls(directory: Path, saver: str, rounds: int) -> 
 def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
     forks: Forks, saver: str, backends: list[str], tmp_path: Path
 ) -> None:
-    anyio.run(stopped_before_the_calls, tmp_path, saver, ROUNDS)
-    with Forks() as other:
-        both = forks, other
+    anyio.run(stop_before_calls, tmp_path, saver, ROUNDS)
+    with Forks() as other_forks:
+        rivals = forks, other_forks
         for number in range(ROUNDS):
-            at = time.monotonic() + 0.2
-            for rival, backend in zip(both, backends, strict=True):
-                rival.begin("agent._rival_agent", "hold", str(tmp_path), saver, backend, number, at)
-            answers = [rival.answer() for rival in both]
+            start_time = time.monotonic() + 0.2
+            for rival, backend in zip(rivals, backends, strict=True):
+                rival.begin("agent._rival_agent", "hold", str(tmp_path), saver, backend, number, start_time)
+            answers = [rival.answer() for rival in rivals]
             assert answers.count("held") == 1, answers
-            place = answers.index("held")
-            winner = both[place]
+            winner_index = answers.index("held")
+            winner = rivals[winner_index]
             winner.tell()
 
-            assert answers[1 - place] == {"busy": f"process {winner.pid} on {socket.gethostname()}"}
+            assert answers[1 - winner_index] == {"busy": f"process {winner.pid} on {socket.gethostname()}"}
             assert winner.answer() == DONE
             ran = (tmp_path / f"log {number}").read_text().splitlines()
             assert sorted(ran) == [f"w1 in {winner.pid}", f"w2 in {winner.pid}"]
-            for rival in both:
+            for rival in rivals:
                 rival.end()
 
 
@@ -78,11 +78,11 @@ def test_of_two_processes_that_resume_a_thread_at_once_exactly_one_wins(
 @pytest.mark.exhaustive
 async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, tmp_path: Path) -> None:
     """The next run does not wait for the lease, even while the holder is still a zombie."""
-    await stopped_before_the_calls(tmp_path, saver, 1)
+    await stop_before_calls(tmp_path, saver, 1)
     forks.begin("agent._rival_agent", "hold", str(tmp_path), saver, "asyncio", 0, 0.0)
     assert forks.answer() == "held"
-    async with saver_of(saver, tmp_path / "db") as kept:
-        agent = agent_in(tmp_path / "log 0", kept)
+    async with saver_of(saver, tmp_path / "db") as opened_saver:
+        agent = agent_in(tmp_path / "log 0", opened_saver)
         with pytest.raises(ThreadBusyError, match=f"process {forks.pid} on"):
             await agent.ainvoke(None, thread(0))
         forks.kill()
@@ -94,14 +94,16 @@ async def test_a_killed_holder_is_passed_over_at_once(forks: Forks, saver: str, 
 
 async def test_where_a_live_process_once_ran_anybody_may_fork(forks: Forks, tmp_path: Path) -> None:
     """A finished run does not block a fork of its thread from the history, although its process lives."""
-    await stopped_before_the_calls(tmp_path, "sqlite", 1)
+    await stop_before_calls(tmp_path, "sqlite", 1)
     forks.begin("agent._rival_agent", "run", str(tmp_path), "sqlite", "asyncio", 0, 0.0)
     try:
         assert forks.answer() == DONE
-        async with saver_of("sqlite", tmp_path / "db") as kept:
-            agent = agent_in(tmp_path / "log", kept)
-            places = [place async for place in agent.aget_state_history(thread(0))]
-            results = [await agent.ainvoke(None, place.config) for place in places if place.next == ("agent",)]
+        async with saver_of("sqlite", tmp_path / "db") as opened_saver:
+            agent = agent_in(tmp_path / "log", opened_saver)
+            snapshots = [snapshot async for snapshot in agent.aget_state_history(thread(0))]
+            results = [
+                await agent.ainvoke(None, snapshot.config) for snapshot in snapshots if snapshot.next == ("agent",)
+            ]
     finally:
         forks.end()
     assert results
@@ -156,7 +158,7 @@ async def running(agent: Any, recorder: Recorder, **options: Any) -> AsyncGenera
 release = anyio.Event()
 
 
-def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -> Any:
+def make_held_agent(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -> Any:
     """An agent whose tool runs until the test lets it end."""
     global release
     release = anyio.Event()
@@ -178,13 +180,15 @@ def held_up(script: list[Any], recorder: Recorder, saver: Any, **options: Any) -
 async def test_of_two_tasks_one_is_told(kind: str, durability: Any, tmp_path: Path) -> None:
     recorder = Recorder()
     async with saver_of(kind, tmp_path / "db") as saver:
-        agent = held_up([calls("work"), "done"], recorder, saver)
+        agent = make_held_agent([calls("work"), "done"], recorder, saver)
         async with running(agent, recorder, durability=durability):
-            with pytest.raises(ThreadBusyError, match=f"The thread '1' is being run by process {os.getpid()}") as told:
+            with pytest.raises(
+                ThreadBusyError, match=f"The thread '1' is being run by process {os.getpid()}"
+            ) as caught:
                 await agent.ainvoke(say("and me?"), AT)
         result = await agent.ainvoke(QUESTION, AT)
-    assert isinstance(told.value, CallboardError)
-    assert (told.value.thread_id, told.value.holder.split()[1]) == ("1", str(os.getpid()))
+    assert isinstance(caught.value, CallboardError)
+    assert (caught.value.thread_id, caught.value.holder.split()[1]) == ("1", str(os.getpid()))
     assert shape(result["messages"][:4]) == ["human:go", "ai:", "tool:work", "ai:done"]
     assert "human:and me?" not in shape(result)
     assert complaint(result["messages"]) is None
@@ -195,7 +199,7 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
     recorder = Recorder()
     answers: list[Any] = []
     async with saver_of(kind, tmp_path / "db") as saver:
-        agent = held_up([calls("work"), "done"], recorder, saver)
+        agent = make_held_agent([calls("work"), "done"], recorder, saver)
 
         async def run(number: int) -> None:
             try:
@@ -218,12 +222,12 @@ async def test_of_many_that_begin_at_once_one_wins(kind: str, tmp_path: Path) ->
 
 async def test_threads_and_their_namesakes_elsewhere_are_not_held() -> None:
     recorder = Recorder()
-    agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
-    other = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
-    same = scripted(["hi"], [], loop=True, checkpointer=agent.checkpointer)
+    agent = make_held_agent([calls("work"), "done"], recorder, InMemorySaver())
+    other_agent = scripted(["hi"], [], loop=True, checkpointer=InMemorySaver())
+    same_saver_agent = scripted(["hi"], [], loop=True, checkpointer=agent.checkpointer)
     async with running(agent, recorder):
-        await other.ainvoke(QUESTION, AT)
-        result = await same.ainvoke(QUESTION, {"configurable": {"thread_id": "u"}})
+        await other_agent.ainvoke(QUESTION, AT)
+        result = await same_saver_agent.ainvoke(QUESTION, {"configurable": {"thread_id": "u"}})
     assert result["messages"][-1].content == "hi"
 
 
@@ -248,7 +252,7 @@ async def test_a_stream_holds_like_any_run_and_is_told_like_any_run() -> None:
     assert not is_held(saver)
 
 
-async def _cancelled(agent: Any, recorder: Recorder) -> None:
+async def _cancel_run(agent: Any, recorder: Recorder) -> None:
     async with anyio.create_task_group() as group:
         group.start_soon(agent.ainvoke, QUESTION, AT)
         await recorder.wait_for("started")
@@ -260,12 +264,12 @@ async def _spent(agent: Any, recorder: Recorder) -> None:
         await agent.ainvoke(QUESTION, AT, budget=0.2)
 
 
-async def _left(agent: Any, recorder: Recorder) -> None:
+async def _leave_stream(agent: Any, recorder: Recorder) -> None:
     async with aclosing(agent.astream(QUESTION, AT, stream_mode="values")) as stream:
         await anext(stream)
 
 
-async def _stopped(agent: Any, recorder: Recorder) -> None:
+async def _stop_at_interrupt(agent: Any, recorder: Recorder) -> None:
     await agent.ainvoke(QUESTION, AT, interrupt_before="*")
 
 
@@ -284,17 +288,17 @@ async def _answering_nobody(agent: Any, recorder: Recorder) -> None:
         await agent.ainvoke(Command(resume="yes"), AT)
 
 
-ENDS = [_cancelled, _spent, _left, _stopped, _out_of_steps, _without_input, _answering_nobody]
+ENDS = [_cancel_run, _spent, _leave_stream, _stop_at_interrupt, _out_of_steps, _without_input, _answering_nobody]
 
 
 @pytest.mark.parametrize("end", ENDS, ids=lambda end: end.__name__[1:])
 async def test_whatever_ends_a_run_the_thread_is_let_go(end: Any) -> None:
     recorder, saver = Recorder(), Recording()
-    agent = held_up([calls("work"), "done"], recorder, saver)
+    agent = make_held_agent([calls("work"), "done"], recorder, saver)
     await end(agent, recorder)
     assert not is_held(saver)
-    other = scripted(["hi"], [], checkpointer=saver)
-    result = await other.ainvoke(say("hello"), AT)
+    other_agent = scripted(["hi"], [], checkpointer=saver)
+    result = await other_agent.ainvoke(say("hello"), AT)
     assert holds(saver)
     assert shape(result)[-2:] == ["human:hello", "ai:hi"]
     assert complaint(result["messages"]) is None
@@ -338,7 +342,7 @@ def short_lease(monkeypatch: pytest.MonkeyPatch) -> float:
 
 async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None:
     recorder, saver = Recorder(), Recording()
-    agent = held_up([calls("work"), "done"], recorder, saver)
+    agent = make_held_agent([calls("work"), "done"], recorder, saver)
     async with running(agent, recorder):
         while len(holds(saver)) < 4:
             await anyio.sleep(0.001)
@@ -347,9 +351,9 @@ async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None
     assert len({holder["token"] for holder in holds(saver)}) == 1
     ends = [holder["until"] for holder in holds(saver)]
     assert ends == sorted(set(ends))
-    times = [at for entry, at in zip(saver.entries, saver.times, strict=True) if entry["kind"] == "hold"]
+    times = [moment for entry, moment in zip(saver.entries, saver.times, strict=True) if entry["kind"] == "hold"]
     # No holder claims the thread for longer than one lease from now on.
-    assert all(end <= at + short_lease for end, at in zip(ends, times, strict=True))
+    assert all(end <= moment + short_lease for end, moment in zip(ends, times, strict=True))
     assert len(holds(saver)) == count
     assert not is_held(saver)
 
@@ -359,7 +363,7 @@ async def test_a_write_that_fails_does_not_end_the_prolonging(
 ) -> None:
     """A locked database must not stop the renewals, or another machine would take the thread."""
     recorder, saver = Recorder(), Recording()
-    agent = held_up([calls("work"), "done"], recorder, saver)
+    agent = make_held_agent([calls("work"), "done"], recorder, saver)
     with caplog.at_level(logging.CRITICAL, "callboard"):
         async with running(agent, recorder) as results:
             saver.fails_at = "hold"
@@ -375,7 +379,9 @@ async def test_agents_within_a_call_need_not_hold() -> None:
     """Inner agents belong to their caller, and two calls may run the same agent concurrently."""
     recorder, saver = Recorder(), Recording()
     inner = scripted(
-        [lambda seen: calls("work") if len(seen) == 1 else "inner"], [recorder.tool("work", seconds=0.02)], loop=True
+        [lambda messages: calls("work") if len(messages) == 1 else "inner"],
+        [recorder.tool("work", seconds=0.02)],
+        loop=True,
     )
     outer = scripted([calls("inner", "inner"), "done"], [delegate(inner, "inner")], checkpointer=saver)
     result = await outer.ainvoke(QUESTION, AT)
@@ -397,7 +403,7 @@ async def test_with_durability_exit_nobody_is_told() -> None:
 async def test_with_durability_exit_a_run_is_told_all_the_same() -> None:
     """Such a run is refused while another run holds the thread, because one of the two would lose its data."""
     recorder = Recorder()
-    agent = held_up([calls("work"), "done"], recorder, InMemorySaver())
+    agent = make_held_agent([calls("work"), "done"], recorder, InMemorySaver())
 
     async with running(agent, recorder):
         with pytest.raises(ThreadBusyError):
@@ -409,17 +415,17 @@ async def test_the_state_may_be_looked_at_and_not_changed_while_a_run_goes_on(ki
     """A reader sees the stored part of the run. A change could replace a result, or the run could overwrite it."""
     recorder = Recorder()
     async with saver_of(kind, tmp_path / "db") as saver:
-        agent = held_up([calls("work"), "done"], recorder, saver)
+        agent = make_held_agent([calls("work"), "done"], recorder, saver)
         async with running(agent, recorder, durability="sync") as results:
             state = await agent.aget_state(AT)
-            places = [place async for place in agent.aget_state_history(AT)]
+            snapshots = [snapshot async for snapshot in agent.aget_state_history(AT)]
             with pytest.raises(ThreadBusyError):
                 await agent.aupdate_state(AT, say("psst"))
         await agent.aupdate_state(AT, say("now"))
         after = await agent.aget_state(AT)
     assert shape(state.values) == ["human:go", "ai:"]
     assert state.next == ("tools",)
-    assert len(places) >= 2
+    assert len(snapshots) >= 2
     assert shape(results[0]) == ["human:go", "ai:", "tool:work", "ai:done"]
     assert after.values["messages"][:-1] == results[0]["messages"]
     assert after.values["messages"][-1].content == "now"
@@ -441,8 +447,8 @@ class Raced(InMemorySaver):
 
     def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
         if self.looks < 2:
-            theirs = {"kind": "hold", "holder": {**FAR, "until": time.time() + 3600}}
-            super().put_writes(config, [(CHANNEL, [theirs])], task_id, task_path)
+            other_hold = {"kind": "hold", "holder": {**FAR, "until": time.time() + 3600}}
+            super().put_writes(config, [(CHANNEL, [other_hold])], task_id, task_path)
         super().put_writes(config, writes, task_id, task_path)
 
     def get_tuple(self, config: Any) -> Any:
@@ -457,7 +463,7 @@ async def test_a_run_that_cannot_see_whether_it_holds_the_thread_writes_nothing_
     saver = Raced()
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await scripted(["done"], [], checkpointer=saver).ainvoke(QUESTION, AT)
-    assert [place.checkpoint["id"] for place in saver.list(AT)] == [FIRST_ID]
+    assert [checkpoint_tuple.checkpoint["id"] for checkpoint_tuple in saver.list(AT)] == [FIRST_ID]
 
 
 # The clocks of machines differ, are set, or stand still.
@@ -488,9 +494,9 @@ def clocks(monkeypatch: pytest.MonkeyPatch) -> Clocks:
 @pytest.fixture
 def slept(monkeypatch: pytest.MonkeyPatch) -> "Slept":
     """Replace the wait of tasks that watch a lease holder."""
-    found = Slept()
-    monkeypatch.setattr(_lease, "sleep", found)
-    return found
+    fake_sleep = Slept()
+    monkeypatch.setattr(_lease, "sleep", fake_sleep)
+    return fake_sleep
 
 
 class Slept:
@@ -545,8 +551,8 @@ async def test_a_lease_is_over_if_its_holder_is_surely_gone(holder: str, slept: 
 
     Restarted workers often get the same process ids, above all in containers.
     """
-    who, until, ahead, changes_at, over, waited = HOLDERS[holder]
-    entry = {**who, "until": time.time() + until}
+    holder_fields, until, ahead, changes_at, over, waited = HOLDERS[holder]
+    entry = {**holder_fields, "until": time.time() + until}
     looks = list[float]()
 
     async def now() -> float | None:
@@ -588,7 +594,7 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
 
 
 @pytest.mark.parametrize(
-    ("passed", "shown", "may_be_over"),
+    ("passed", "wall_seconds", "may_be_over"),
     [
         (20.0, 20.0, False),
         (61.0, 61.0, True),  # the holder was suspended
@@ -597,11 +603,11 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
     ],
 )
 def test_a_holder_looks_before_it_writes_when_its_lease_may_be_over(
-    passed: float, shown: float, may_be_over: bool, clocks: Clocks
+    passed: float, wall_seconds: float, may_be_over: bool, clocks: Clocks
 ) -> None:
     """The holder checks both clocks of its machine, monotonic and wall clock."""
     lease = _lease.OwnLease()
-    clocks.append((100.0 + passed, 5_000.0 + shown))
+    clocks.append((100.0 + passed, 5_000.0 + wall_seconds))
     assert lease.may_be_over is may_be_over
     lease.renew(clocks[-1])
     assert not lease.may_be_over
@@ -622,29 +628,29 @@ async def test_a_holder_that_was_replaced_writes_nothing_although_it_renews_firs
 
 
 class StandsStill(InMemorySaver):
-    """Stands still before it stores an entry of the kind `at`, while another run takes the thread."""
+    """Stands still before it stores an entry of the kind `stops_at`, while another run takes the thread."""
 
-    at = ""
+    stops_at = ""
 
     def __init__(self, clocks: Clocks) -> None:
         super().__init__()
         self._clocks = clocks
 
     def stand_still(self) -> None:
-        self.at = ""
+        self.stops_at = ""
         _hold(self, time.time() + HOUR)
         # The lease has ended, counted from its last renewal, and not from a renewal that is being written.
         self._clocks.append((160.0, 5_060.0))
 
     def put_writes(self, config: Any, writes: Any, task_id: str, task_path: str = "") -> None:
-        if self.at in [entry["kind"] for channel, value in writes if channel == CHANNEL for entry in value]:
+        if self.stops_at in [entry["kind"] for channel, value in writes if channel == CHANNEL for entry in value]:
             self.stand_still()
         super().put_writes(config, writes, task_id, task_path)
 
 
-@pytest.mark.parametrize("at", ["claim", "later claim", "hold", ""])
+@pytest.mark.parametrize("moment", ["claim", "later claim", "hold", ""])
 async def test_a_holder_that_was_replaced_begins_no_call(
-    at: str, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
+    moment: str, clocks: Clocks, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its claim or its renewal is dropped in silence, or it stands still before a call whose claim is stored.
 
@@ -659,29 +665,29 @@ async def test_a_holder_that_was_replaced_begins_no_call(
     def charge() -> str:
         """Charge."""
         began.append("charge")
-        saver.at = "claim" if at == "later claim" else ""
+        saver.stops_at = "claim" if moment == "later claim" else ""
         return "charged"
 
     def think(state: Any) -> Any:
-        saver.at = "claim" if at == "claim" else ""
+        saver.stops_at = "claim" if moment == "claim" else ""
         return {}
 
     async def late(request: Any, call_next: Any) -> Any:
-        if at == "hold":
+        if moment == "hold":
             clocks.append((120.0, 5_020.0))
-            saver.at = at
-            while saver.at:
+            saver.stops_at = moment
+            while saver.stops_at:
                 await anyio.sleep(0.001)
-        elif not at:
+        elif not moment:
             saver.stand_still()
         return await call_next(request)
 
     node = ToolNode([charge], middleware=[late], policies={"charge": CallPolicy(limit=Limit(concurrency=1))})
-    asked = ["charge"] * (2 if at == "later claim" else 1)
-    agent = scripted([calls(*asked), "done"], node, checkpointer=saver, pre_model_hook=think)
+    requested = ["charge"] * (2 if moment == "later claim" else 1)
+    agent = scripted([calls(*requested), "done"], node, checkpointer=saver, pre_model_hook=think)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await agent.ainvoke(QUESTION, AT)
-    assert began == asked[1:]
+    assert began == requested[1:]
 
 
 class Forgetful(InMemorySaver):
@@ -731,8 +737,8 @@ async def test_leases_in_postgresql_go_by_its_clock(postgres_url: str, monkeypat
         saver: Any = agent.checkpointer
         holders = [
             entry["holder"]
-            for found in [saver.get_tuple(AT)]
-            for _, channel, value in found.pending_writes
+            for checkpoint_tuple in [saver.get_tuple(AT)]
+            for _, channel, value in checkpoint_tuple.pending_writes
             if channel == CHANNEL
             for entry in value
             if entry["kind"] == "hold"
@@ -751,19 +757,21 @@ async def test_a_holder_that_was_replaced_writes_no_checkpoint_when_it_ends(
     """Its late checkpoint would hide the entries of the new run, and thin the checkpoint below them."""
     saver = InMemorySaver()
     leave = SavedThread._store_final_state
-    found: list[Any] = []
+    earlier_tuples: list[Any] = []
 
     async def stands_still_before(self: SavedThread) -> None:
         await self._journal.flush(wait=True)
         _hold(saver, time.time() + HOUR)
         clocks.append((100.0 + 2 * HOUR, 5_000.0 + 2 * HOUR))
-        found.extend(saver.list(AT))
+        earlier_tuples.extend(saver.list(AT))
         await leave(self)
 
     monkeypatch.setattr(SavedThread, "_store_final_state", stands_still_before)
     with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
         await _agent(saver).ainvoke(QUESTION, AT)
-    assert [one.checkpoint for one in saver.list(AT)] == [one.checkpoint for one in found]
+    assert [checkpoint_tuple.checkpoint for checkpoint_tuple in saver.list(AT)] == [
+        checkpoint_tuple.checkpoint for checkpoint_tuple in earlier_tuples
+    ]
 
 
 async def test_a_holder_trusts_its_lease_no_longer_than_others_do(
@@ -773,7 +781,7 @@ async def test_a_holder_trusts_its_lease_no_longer_than_others_do(
     leases: list[_lease.OwnLease] = []
     renew = _lease.OwnLease.renew
 
-    def renewed(self: _lease.OwnLease, since: tuple[float, float]) -> None:
+    def record_renewal(self: _lease.OwnLease, since: tuple[float, float]) -> None:
         leases.append(self)
         renew(self, since)
 
@@ -781,7 +789,7 @@ async def test_a_holder_trusts_its_lease_no_longer_than_others_do(
         clocks.append((100.0 + 50, 5_000.0 + 50))
         return 5_000.0
 
-    monkeypatch.setattr(_lease.OwnLease, "renew", renewed)
+    monkeypatch.setattr(_lease.OwnLease, "renew", record_renewal)
     monkeypatch.setattr(Saver, "now", slow_clock)
 
     async def think(state: Any) -> Any:

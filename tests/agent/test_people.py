@@ -51,27 +51,27 @@ async def test_three_questions_beside_two_finished_calls_are_answered_one_by_one
 ) -> None:
     asking, recorder = Asking(), Recorder()
     tools = [*asking.tools(), recorder.tool("work")]
-    asked = [("ask", {"query": name}) for name in ("a", "b", "c")]
-    model = ScriptedModel([calls(("work", {"query": "x"}), *asked, ("work", {"query": "y"})), "done"])
+    ask_calls = [("ask", {"query": name}) for name in ("a", "b", "c")]
+    model = ScriptedModel([calls(("work", {"query": "x"}), *ask_calls, ("work", {"query": "y"})), "done"])
 
     def agent() -> Any:
         return create_react_agent(model, tools, checkpointer=saver, version=version)
 
-    one = agent()
-    result = await one.ainvoke(QUESTION, AT)
+    current_agent = agent()
+    result = await current_agent.ainvoke(QUESTION, AT)
     open_ids = ids(result)
     assert list(open_ids) == ["a", "b", "c"]
     assert len(set(open_ids.values())) == 3
-    for left, name in enumerate(("c", "b", "a")):
-        one = agent() if anew else one
+    for number, name in enumerate(("c", "b", "a")):
+        current_agent = agent() if anew else current_agent
         assert ids(result) == {key: value for key, value in open_ids.items() if key <= name}
         if name == "b":
             with pytest.raises(ValidationError):
-                await one.ainvoke(Command(resume={open_ids["b"]: "perhaps"}), AT)
-            state = await one.aget_state(AT)
+                await current_agent.ainvoke(Command(resume={open_ids["b"]: "perhaps"}), AT)
+            state = await current_agent.aget_state(AT)
             assert [question.value for question in state.interrupts] == ["a", "b"]
-        given = Command(resume="yes") if left == 2 else Command(resume={open_ids[name]: "yes"})
-        result = await one.ainvoke(given, AT)
+        answer = Command(resume="yes") if number == 2 else Command(resume={open_ids[name]: "yes"})
+        result = await current_agent.ainvoke(answer, AT)
 
     expected = ["human:go", "ai:", "tool:x", "tool:a: yes", "tool:b: yes", "tool:c: yes", "tool:y", "ai:done"]
     assert shape(result) == expected
@@ -89,12 +89,12 @@ async def test_answers_that_fit_no_question_are_refused_and_change_nothing(saver
     with pytest.raises(UnknownInterruptError, match="No question is open"):
         await agent.ainvoke(Command(resume="yes"), AT)
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
-    for answer, words in (
+    for answer, pattern in (
         ("yes", "multiple pending interrupts"),
         ({"0" * 32: "yes"}, "0" * 32),
         ({open_ids["a"]: "yes", "0" * 32: "yes"}, "0" * 32),
     ):
-        with pytest.raises(UnknownInterruptError, match=words):
+        with pytest.raises(UnknownInterruptError, match=pattern):
             await agent.ainvoke(Command(resume=answer), AT)
     state = await agent.aget_state(AT)
     assert {question.id for question in state.interrupts} == {*open_ids.values()}
@@ -115,8 +115,8 @@ async def test_an_answer_without_a_checkpointer_is_refused() -> None:
 
 async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any) -> None:
     asking, recorder = Asking(), Recorder()
-    asked = calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"}))
-    model = ScriptedModel([asked, "never mind", calls(("ask", {"query": "a"})), "done"])
+    reply = calls(("work", {"query": "x"}), ("ask", {"query": "a"}), ("ask", {"query": "b"}))
+    model = ScriptedModel([reply, "never mind", calls(("ask", {"query": "a"})), "done"])
     agent = create_react_agent(model, [*asking.tools(), recorder.tool("work")], checkpointer=saver)
     open_ids = ids(await agent.ainvoke(QUESTION, AT))
     result = await agent.ainvoke(MORE, AT)
@@ -124,14 +124,14 @@ async def test_a_new_message_instead_of_an_answer_keeps_what_finished(saver: Any
     with pytest.raises(UnknownInterruptError):
         await agent.ainvoke(Command(resume={open_ids["a"]: "yes"}), AT)
     # The same call in a later turn asks a new question.
-    again = ids(await agent.ainvoke(MORE, AT))
-    assert again["a"] not in open_ids.values()
+    later_ids = ids(await agent.ainvoke(MORE, AT))
+    assert later_ids["a"] not in open_ids.values()
     last = await agent.ainvoke(Command(resume="yes"), AT)
 
-    sent = model.requests[1]
-    assert [message.type for message in sent] == ["human", "ai", "tool", "tool", "tool", "human"]
-    assert sent[2].content == "x"
-    assert all(message.text.startswith(NEW_MESSAGE_INSTEAD) for message in sent[3:5])
+    second_request = model.requests[1]
+    assert [message.type for message in second_request] == ["human", "ai", "tool", "tool", "tool", "human"]
+    assert second_request[2].content == "x"
+    assert all(message.text.startswith(NEW_MESSAGE_INSTEAD) for message in second_request[3:5])
     for request in model.requests:
         assert complaint([message for message in request if message.id]) is None
     assert shape(last)[-2:] == ["tool:a: yes", "ai:done"]
@@ -282,8 +282,8 @@ async def test_an_update_that_answers_or_changes_a_call_closes_its_question_alon
 
 async def test_ids_of_calls_that_a_model_repeats_are_kept_apart(saver: Any) -> None:
     asking = Asking()
-    again = [tool_call("ask", "same", query="a")]
-    model = ScriptedModel([calls(*again), "one", calls(*again), "two"])
+    same_calls = [tool_call("ask", "same", query="a")]
+    model = ScriptedModel([calls(*same_calls), "one", calls(*same_calls), "two"])
     agent = create_react_agent(model, asking.tools(), checkpointer=saver)
     first = ids(await agent.ainvoke(QUESTION, AT))
     await agent.ainvoke(Command(resume="yes"), AT)
@@ -304,9 +304,9 @@ async def test_a_refused_call_does_not_run(saver: Any, replaces: bool) -> None:
     await agent.aupdate_state(AT, {"messages": [refusal]}, as_node="agent")
     assert (await agent.aget_state(AT)).next == ()
     result = await agent.ainvoke(None, AT)
-    more = await agent.ainvoke(MORE, AT)
+    later_result = await agent.ainvoke(MORE, AT)
     assert recorder.count("started") == 0
-    assert [shape(one)[-1] for one in (result, more)] == ["ai:refused", "ai:what else?"]
+    assert [shape(outcome)[-1] for outcome in (result, later_result)] == ["ai:refused", "ai:what else?"]
     assert len(model.requests) == 2
 
 

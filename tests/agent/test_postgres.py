@@ -58,17 +58,19 @@ async def test_every_place_of_a_thread_can_be_gone_back_to(postgres_url: str, ki
         agent = scripted(replies, [Recorder().tool("work")], checkpointer=saver)
         for text in ("a", "b", "c"):
             await agent.ainvoke(say(text), AT)
-        history = [place async for place in agent.aget_state_history(AT)]
-        after_first = next(place for place in history if contents(place.values)[-1:] == ["one"])
+        history = [snapshot async for snapshot in agent.aget_state_history(AT)]
+        after_first = next(snapshot for snapshot in history if contents(snapshot.values)[-1:] == ["one"])
         forked = await agent.ainvoke(say("B"), after_first.config)
-        whole = [place async for place in agent.aget_state_history(AT)]
+        whole_history = [snapshot async for snapshot in agent.aget_state_history(AT)]
         now = await agent.aget_state(AT)
         before = await agent.aget_state(history[0].config)
     assert contents(forked) == ["a", "", "work", "one", "B", "other two"]
     assert now.values == forked
     assert contents(before.values) == ["a", "", "work", "one", "b", "two", "c", "three"]
-    assert [contents(place.values) for place in history] == [contents(place.values) for place in whole[-len(history) :]]
-    assert [len(place.values["messages"]) for place in history if not place.next][:3] == [8, 6, 4]
+    assert [contents(snapshot.values) for snapshot in history] == [
+        contents(snapshot.values) for snapshot in whole_history[-len(history) :]
+    ]
+    assert [len(snapshot.values["messages"]) for snapshot in history if not snapshot.next][:3] == [8, 6, 4]
 
 
 @KINDS
@@ -83,22 +85,24 @@ async def test_storage_grows_with_what_is_new(postgres_url: str, postgres_server
             tables = ("checkpoint_blobs", "checkpoint_writes")
             rows = [postgres_server.sql(f"SELECT sum(length(blob)) FROM {table}", postgres_url) for table in tables]
             sizes.append(sum(int(row[0][0]) for row in rows))
-        places = [place async for place in agent.aget_state_history(AT)]
+        snapshots = [snapshot async for snapshot in agent.aget_state_history(AT)]
 
     first, last = sizes[1] - sizes[0], sizes[3] - sizes[2]
     assert last < 1.5 * first, sizes
     assert sizes[-1] < 10 * 40 * 2000
-    assert [len(place.values["messages"]) for place in places if not place.next and place.values] == [*range(80, 0, -2)]
+    assert [len(snapshot.values["messages"]) for snapshot in snapshots if not snapshot.next and snapshot.values] == [
+        *range(80, 0, -2)
+    ]
 
 
 async def test_fifty_conversations_at_once_share_a_few_connections(postgres_url: str, postgres_server: Server) -> None:
     saver = saver_of(postgres_url)
 
     def reply(messages: Any) -> Any:
-        said = messages[-1]
-        if said.type == "human":
-            return calls(("work", {"query": f"{said.content} 1"}), ("work", {"query": f"{said.content} 2"}))
-        return f"worked on {said.content}"
+        message = messages[-1]
+        if message.type == "human":
+            return calls(("work", {"query": f"{message.content} 1"}), ("work", {"query": f"{message.content} 2"}))
+        return f"worked on {message.content}"
 
     agent = scripted([reply], [Recorder().tool("work")], loop=True, checkpointer=saver)
     results: dict[int, list[str]] = {}
@@ -136,7 +140,7 @@ async def test_connections_that_were_cut_between_two_turns_are_not_missed(
     saver = saver_of(postgres_url)
     agent = scripted(["one", "two"], [], checkpointer=saver)
     await agent.ainvoke(QUESTION, AT)
-    assert await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1
+    assert await to_thread.run_sync(postgres_server.cut_connections, postgres_url) >= 1
     result = await agent.ainvoke(QUESTION, AT)
     await close(saver)
     assert contents(result) == ["go", "one", "go", "two"]
@@ -149,7 +153,7 @@ async def test_connections_that_are_cut_in_the_middle_of_a_turn_are_not_missed(
 
     async def cut(query: str = "") -> str:
         """Cut every connection."""
-        return str(await to_thread.run_sync(postgres_server.cut, postgres_url) >= 1)
+        return str(await to_thread.run_sync(postgres_server.cut_connections, postgres_url) >= 1)
 
     saver = saver_of(postgres_url)
     # One cut per batch: a repeated write is not repeated again, so a second cut would be an error.
@@ -179,7 +183,7 @@ async def test_a_saver_of_the_users_own_that_loses_its_connection_loses_nothing_
     async def cut(query: str = "") -> str:
         """Cut every connection, once the work is done."""
         await until_a_result_is_stored(postgres_server, postgres_url)
-        await to_thread.run_sync(postgres_server.cut, postgres_url)
+        await to_thread.run_sync(postgres_server.cut_connections, postgres_url)
         return "cut"
 
     with pytest.raises(psycopg.OperationalError):
@@ -246,9 +250,9 @@ async def refusal(url: str) -> str:
 
 async def test_a_wrong_password_is_told_and_not_shown(postgres_server: Server) -> None:
     """The error shows neither the wrong nor the right password."""
-    said = await refusal(postgres_server.url(password="s3cret"))
-    assert "password authentication failed" in said
-    assert "s3cret" not in said
+    reason = await refusal(postgres_server.url(password="s3cret"))
+    assert "password authentication failed" in reason
+    assert "s3cret" not in reason
 
 
 async def test_a_database_that_there_is_not_is_told(postgres_server: Server) -> None:
@@ -262,8 +266,8 @@ async def test_a_user_who_may_not_make_tables_is_told(postgres_url: str, postgre
     postgres_server.sql("CREATE ROLE guest LOGIN PASSWORD 'guest'")
     guest = postgres_server.url(name, user="guest", password="guest")
     try:
-        said = await refusal(guest)
-        assert "Allow this user to make tables" in said
+        reason = await refusal(guest)
+        assert "Allow this user to make tables" in reason
 
         owner: Any = saver_of(postgres_url)
         await to_thread.run_sync(owner.get_tuple, AT)
@@ -322,7 +326,7 @@ async def test_tables_of_a_newer_version_are_refused(postgres_url: str, postgres
 @pytest.mark.parametrize("make", [saver_of, store_of])
 def test_many_machines_may_make_the_tables_at_once(postgres_url: str, make: Any) -> None:
     """One machine creates the tables, and the others wait without blocking it."""
-    things = [make(postgres_url) for _ in range(8)]
-    assert errors_at_once(use_database, things) == []
-    for thing in things:
-        thing.close()
+    databases = [make(postgres_url) for _ in range(8)]
+    assert errors_at_once(use_database, databases) == []
+    for database in databases:
+        database.close()

@@ -42,18 +42,18 @@ class Tools:
     """Two tools that both wait until the other one has begun."""
 
     def __init__(self) -> None:
-        self.met = threading.Barrier(2)
+        self.barrier = threading.Barrier(2)
         self.ran: list[str] = []
 
     async def weather(self, city: str) -> str:
         """The weather of a city."""
-        await to_thread.run_sync(self.met.wait, WAIT)
+        await to_thread.run_sync(self.barrier.wait, WAIT)
         self.ran.append("weather")
         return f"sunny in {city}"
 
     def clock(self, city: str) -> str:
         """The time in a city."""
-        self.met.wait(WAIT)
+        self.barrier.wait(WAIT)
         self.ran.append("clock")
         return f"noon in {city}"
 
@@ -72,13 +72,13 @@ async def test_a_turn_with_two_tools_in_parallel(streaming: bool) -> None:
         result = await create_react_agent(model, tools.all, prompt="Be brief.").ainvoke(QUESTION)
     assert contents(result) == TURN
     assert sorted(tools.ran) == ["clock", "weather"]
-    asked, answered = provider.requests
-    assert [tool["function"]["name"] for tool in asked.body["tools"]] == ["weather", "clock"]
-    assert [message["role"] for message in asked.body["messages"]] == ["system", "user"]
-    sent = answered.body["messages"]
-    assert [message["role"] for message in sent] == ["system", "user", "assistant", "tool", "tool"]
-    assert [message.get("tool_call_id") for message in sent[3:]] == ["call_a", "call_b"]
-    assert [one["id"] for one in sent[2]["tool_calls"]] == ["call_a", "call_b"]
+    first_request, second_request = provider.requests
+    assert [tool["function"]["name"] for tool in first_request.body["tools"]] == ["weather", "clock"]
+    assert [message["role"] for message in first_request.body["messages"]] == ["system", "user"]
+    messages = second_request.body["messages"]
+    assert [message["role"] for message in messages] == ["system", "user", "assistant", "tool", "tool"]
+    assert [message.get("tool_call_id") for message in messages[3:]] == ["call_a", "call_b"]
+    assert [call["id"] for call in messages[2]["tool_calls"]] == ["call_a", "call_b"]
     replies = [message for message in result["messages"] if isinstance(message, AIMessage)]
     assert [message.usage_metadata and message.usage_metadata["total_tokens"] for message in replies] == [18, 18]
 
@@ -94,12 +94,12 @@ async def test_tokens_and_pieces_of_calls_are_streamed_as_they_come() -> None:
 
     pieces = [message for message, node in chunks if node == "agent"]
     assert all(isinstance(piece, AIMessageChunk) for piece in pieces)
-    told = [piece for piece in pieces if piece.tool_call_chunks]
-    assert [piece.tool_call_chunks[0]["index"] for piece in told][:6] == [0, 1, 0, 1, 0, 1]
-    whole = told[0]
-    for piece in told[1:]:
-        whole += piece
-    assert [(one["id"], one["args"]) for one in whole.tool_calls] == [
+    call_pieces = [piece for piece in pieces if piece.tool_call_chunks]
+    assert [piece.tool_call_chunks[0]["index"] for piece in call_pieces][:6] == [0, 1, 0, 1, 0, 1]
+    whole_reply = call_pieces[0]
+    for piece in call_pieces[1:]:
+        whole_reply += piece
+    assert [(call["id"], call["args"]) for call in whole_reply.tool_calls] == [
         ("call_a", {"city": "Paris"}),
         ("call_b", {"city": "Paris, at the river"}),
     ]
@@ -124,8 +124,8 @@ async def test_a_refusal_that_stays_is_the_clients_error() -> None:
     assert len(provider.requests) == 2
 
 
-@pytest.mark.parametrize("how", [pytest.param("invoke", marks=pytest.mark.exhaustive), "stream"])
-async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: str) -> None:
+@pytest.mark.parametrize("door", [pytest.param("invoke", marks=pytest.mark.exhaustive), "stream"])
+async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(door: str) -> None:
     """No call of an incomplete reply runs, and no part of it is in the history."""
     import openai
 
@@ -136,7 +136,7 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
     async with provider_and_model(*script, streaming=True, max_retries=0) as (provider, model):
         agent = create_react_agent(model, tools.all, checkpointer=InMemorySaver())
         with pytest.raises(openai.APIConnectionError):
-            if how == "invoke":
+            if door == "invoke":
                 await agent.ainvoke(QUESTION, AT)
             else:
                 async for chunk, _ in agent.astream(QUESTION, AT, stream_mode="messages"):
@@ -151,7 +151,7 @@ async def test_a_stream_that_breaks_in_the_middle_leaves_the_thread_usable(how: 
     assert [message["role"] for message in provider.requests[-1].body["messages"]] == [
         "user", "assistant", "tool", "tool", "user",
     ]  # fmt: skip
-    if how == "stream":
+    if door == "stream":
         assert any(chunk.tool_call_chunks for chunk in chunks if isinstance(chunk, AIMessageChunk))
 
 

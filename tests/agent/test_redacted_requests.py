@@ -23,13 +23,13 @@ GO = say(f"I am {ANN}.")
 TOKEN = re.compile(r"<email:[0-9a-f]{12}>")
 
 
-async def run(agent: Any, given: Any = GO, *, door: str = "ainvoke", config: Any = AT) -> list[Any]:
-    return list((await plain_run(agent, given, config, door=door))["messages"])
+async def run(agent: Any, agent_input: Any = GO, *, door: str = "ainvoke", config: Any = AT) -> list[Any]:
+    return list((await plain_run(agent, agent_input, config, door=door))["messages"])
 
 
-def text_of(model: ScriptedModel, place: int = -1) -> str:
+def text_of(model: ScriptedModel, number: int = -1) -> str:
     """Return all that a model has read in a request."""
-    return repr(model.requests[place])
+    return repr(model.requests[number])
 
 
 @pytest.mark.parametrize("door", ["ainvoke", "invoke"])
@@ -48,7 +48,7 @@ async def test_the_model_gets_tokens_and_the_thread_keeps_its_messages(door: str
 async def test_a_reply_keeps_its_tokens_and_can_be_restored() -> None:
     """A value in a reply could leave by a link that the model was tricked to write; the application decides."""
     model, redact = (
-        ScriptedModel([lambda asked: f"You are {TOKEN.findall(str(asked[0].content))[0]}."]),
+        ScriptedModel([lambda request: f"You are {TOKEN.findall(str(request[0].content))[0]}."]),
         Redact(models=True),
     )
     answer = (await run(create_agent(model, [], middleware=[redact])))[-1].content
@@ -72,8 +72,8 @@ async def test_a_call_with_tokens_reveals_them_to_chosen_tools() -> None:
         got.append(text)
         return text
 
-    def both(asked: list[Any]) -> AIMessage:
-        (token,) = TOKEN.findall(str(asked[0].content))
+    def both(request: list[Any]) -> AIMessage:
+        (token,) = TOKEN.findall(str(request[0].content))
         return calls(("mail", {"to": token}), ("log", {"text": token}))
 
     model, redact = ScriptedModel([both, "done"]), Redact(models=True, reveal=["mail"])
@@ -87,9 +87,9 @@ async def test_a_call_with_tokens_reveals_them_to_chosen_tools() -> None:
 async def test_earlier_replies_calls_and_results_get_tokens() -> None:
     """A thread may be older than the middleware."""
     call = {"name": "mail", "args": {"to": ANN}, "id": "c1", "type": "tool_call"}
-    given = {"messages": [("user", "go"), AIMessage(f"To {ANN}", tool_calls=[call]), ("user", ANN)]}
+    agent_input = {"messages": [("user", "go"), AIMessage(f"To {ANN}", tool_calls=[call]), ("user", ANN)]}
     model = ScriptedModel(["done"])
-    await run(create_agent(model, [], middleware=[Redact(models=True)]), given)
+    await run(create_agent(model, [], middleware=[Redact(models=True)]), agent_input)
     assert ANN not in text_of(model)
     assert model.requests[0][1].tool_calls[0]["id"] == "c1"  # type: ignore[attr-defined]
 
@@ -97,18 +97,18 @@ async def test_earlier_replies_calls_and_results_get_tokens() -> None:
 async def test_a_signed_thought_stays_as_it_is() -> None:
     """A provider refuses a conversation with a changed thought, and then the thread could never go on."""
     thought = {"type": "thinking", "thinking": f"like {ANN}", "signature": "x"}
-    given = {"messages": [("user", "go"), AIMessage([thought, {"type": "text", "text": ANN}]), ("user", "go on")]}
+    agent_input = {"messages": [("user", "go"), AIMessage([thought, {"type": "text", "text": ANN}]), ("user", "go on")]}
     model = ScriptedModel(["done"])
-    await run(create_agent(model, [], middleware=[Redact(models=True)]), given)
+    await run(create_agent(model, [], middleware=[Redact(models=True)]), agent_input)
     first, second = model.requests[0][1].content
     assert first == thought
     assert TOKEN.fullmatch(second["text"])  # type: ignore[index]
 
 
 async def test_only_the_thoughts_of_a_model_stay() -> None:
-    given = {"messages": [HumanMessage([{"type": "thinking", "thinking": ANN}])]}
+    agent_input = {"messages": [HumanMessage([{"type": "thinking", "thinking": ANN}])]}
     model = ScriptedModel(["done"])
-    await run(create_agent(model, [], middleware=[Redact(models=True)]), given)
+    await run(create_agent(model, [], middleware=[Redact(models=True)]), agent_input)
     assert ANN not in text_of(model)
 
 
@@ -117,8 +117,8 @@ async def test_equal_values_have_one_token_in_a_thread() -> None:
     agent = create_agent(model, [], middleware=[Redact(models=True)])
     for thread in ("1", "1", "2"):
         await run(agent, config={"configurable": {"thread_id": thread}})
-    first, second, other = [TOKEN.findall(text_of(model, place)) for place in range(3)]
-    assert first == second != other
+    first, second, third = [TOKEN.findall(text_of(model, number)) for number in range(3)]
+    assert first == second != third
 
 
 async def test_an_error_of_a_request_shows_no_secret() -> None:
@@ -127,8 +127,10 @@ async def test_an_error_of_a_request_shows_no_secret() -> None:
     with pytest.raises(ConnectionError, match=TOKEN) as caught:
         await run(agent)
     assert caught.value.__context__ is None
-    again = create_agent(ScriptedModel([ConnectionError(ANN), "done"]), [], middleware=[Retry(2), Redact(models=True)])
-    assert (await run(again))[-1].content == "done"
+    retrying_agent = create_agent(
+        ScriptedModel([ConnectionError(ANN), "done"]), [], middleware=[Retry(2), Redact(models=True)]
+    )
+    assert (await run(retrying_agent))[-1].content == "done"
 
 
 async def test_nothing_is_sent_if_a_detector_fails() -> None:

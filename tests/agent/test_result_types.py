@@ -28,7 +28,7 @@ async def echo(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("function", "options", "own"),
+    ("function", "options", "own_parameters"),
     [
         (create_agent, CreateOptions, TYPED),
         (create_react_agent, ReactOptions, {*TYPED, "deprecated_kwargs"}),
@@ -37,10 +37,10 @@ async def echo(text: str) -> str:
     ],
 )
 def test_a_type_checker_knows_the_options_of_the_function(
-    function: Callable[..., Any], options: type[Any], own: set[str]
+    function: Callable[..., Any], options: type[Any], own_parameters: set[str]
 ) -> None:
     """An option that the overloads lack would be an error of the type checker in each program that uses it."""
-    assert set(options.__annotations__) == inspect.signature(function).parameters.keys() - own
+    assert set(options.__annotations__) == inspect.signature(function).parameters.keys() - own_parameters
 
 
 @pytest.mark.real_clock

@@ -21,17 +21,17 @@ pytestmark = pytest.mark.real_clock
 
 
 def results_in(values: dict[str, Any]) -> dict[str, ToolMessage]:
-    return {str(one.name): one for one in values["messages"] if isinstance(one, ToolMessage)}
+    return {str(message.name): message for message in values["messages"] if isinstance(message, ToolMessage)}
 
 
 async def test_a_result_is_kept_when_the_budget_of_the_run_ends_other_calls(recorder: Recorder) -> None:
     model = ScriptedModel([calls("quick", "stuck")])
     agent = create_react_agent(model, [recorder.tool("quick"), recorder.tool("stuck", hang=True)], version="v1")
-    found = list[Any]()
+    states = list[Any]()
     with pytest.raises(RunDeadlineExceededError):
         async for values in agent.astream(QUESTION, stream_mode="values", budget=0.3):
-            found.append(values)
-    results = results_in(found[-1])
+            states.append(values)
+    results = results_in(states[-1])
     assert (results["quick"].status, results["stuck"].status) == ("success", "error")
 
 
@@ -69,7 +69,7 @@ async def test_what_a_call_sends_to_the_state_is_kept_with_its_result(recorder: 
 async def test_each_message_has_an_id_when_it_is_recorded(with_command: bool) -> None:
     """The reducer of LangGraph would give it one, too, but walks the whole conversation for that."""
     thread = Thread(create_react_agent(ScriptedModel(["done"]), [])._runner.plan.schema)
-    messages = [ToolMessage("", tool_call_id=str(place)) for place in range(4)]
+    messages = [ToolMessage("", tool_call_id=str(number)) for number in range(4)]
     messages[1].id = "own"
     outputs: list[Any] = [*messages[:3], Command(update={"messages": messages[3:]})] if with_command else messages
     thread.record_results(["a", "b", "c", "d"], outputs)
@@ -79,19 +79,19 @@ async def test_each_message_has_an_id_when_it_is_recorded(with_command: bool) ->
 
 
 async def test_observers_of_calls_see_results_with_their_ids(recorder: Recorder) -> None:
-    seen: list[Any] = []
+    result_ids: list[Any] = []
 
     def on(event: CallEvent) -> None:
         if event.phase == "ended":
-            seen.append(event.result.id)
+            result_ids.append(event.result.id)
 
     agent = create_react_agent(
         ScriptedModel([calls("one", "two"), "done"]), [recorder.tool("one"), recorder.tool("two")]
     )
     with observe(on):
         values = await agent.ainvoke(QUESTION)
-    assert {*seen} == {result.id for result in results_in(values).values()}
-    assert None not in seen
+    assert {*result_ids} == {result.id for result in results_in(values).values()}
+    assert None not in result_ids
 
 
 async def test_the_results_of_a_large_batch_are_recorded_in_another_thread(
@@ -101,15 +101,15 @@ async def test_the_results_of_a_large_batch_are_recorded_in_another_thread(
     threads = list[int]()
     original = Thread.record_results
 
-    def counted(self: Thread, *results: Any) -> None:
+    def record_thread(self: Thread, *results: Any) -> None:
         threads.append(threading.get_ident())
         original(self, *results)
 
-    monkeypatch.setattr(Thread, "record_results", counted)
-    asked = calls(*["quick"] * 1001)
-    agent = create_react_agent(ScriptedModel([calls("quick"), asked, "done"]), [recorder.tool("quick")])
+    monkeypatch.setattr(Thread, "record_results", record_thread)
+    batch = calls(*["quick"] * 1001)
+    agent = create_react_agent(ScriptedModel([calls("quick"), batch, "done"]), [recorder.tool("quick")])
     messages = (await agent.ainvoke(QUESTION))["messages"]
     assert [thread == threading.get_ident() for thread in threads] == [True, False]
-    assert [one.tool_call_id for one in messages if isinstance(one, ToolMessage)][1:] == [
+    assert [message.tool_call_id for message in messages if isinstance(message, ToolMessage)][1:] == [
         call["id"] for call in messages[3].tool_calls
     ]

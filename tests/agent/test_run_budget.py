@@ -29,16 +29,18 @@ BUDGET = 0.3
 SPENT = f"Error: The run was given up: its budget of {BUDGET} s was spent."
 
 
-async def run_out(agent: Any, config: Any = AT, given: Any = QUESTION, **options: Any) -> RunDeadlineExceededError:
+async def run_out(
+    agent: Any, config: Any = AT, agent_input: Any = QUESTION, **options: Any
+) -> RunDeadlineExceededError:
     """Run until the budget is spent, and check that the run ends soon afterwards."""
     with anyio.fail_after(5), pytest.raises(RunDeadlineExceededError) as caught:
-        await agent.ainvoke(given, config, **{"budget": BUDGET, **options})
+        await agent.ainvoke(agent_input, config, **{"budget": BUDGET, **options})
     return caught.value
 
 
-async def given_up(asked: Sequence[str], tools: Any, config: Any = AT) -> list[BaseMessage]:
+async def spend_budget(tool_names: Sequence[str], tools: Any, config: Any = AT) -> list[BaseMessage]:
     """Spend the budget of a run whose model requests some calls; return the messages of its thread."""
-    agent = scripted([calls(*asked)], tools, checkpointer=InMemorySaver())
+    agent = scripted([calls(*tool_names)], tools, checkpointer=InMemorySaver())
     await run_out(agent, config)
     return list((await agent.aget_state(AT)).values["messages"])
 
@@ -68,7 +70,7 @@ async def test_spent_while_the_model_answers_the_thread_stands_before_the_model(
 async def test_calls_that_run_get_their_message_and_finished_neighbours_keep_theirs() -> None:
     """Promise 2: the history is valid for providers."""
     recorder = Recorder()
-    messages = await given_up(["quick", "stuck", "quick", "stuck"], quick_and_stuck(recorder))
+    messages = await spend_budget(["quick", "stuck", "quick", "stuck"], quick_and_stuck(recorder))
     assert shape(messages)[2:] == ["tool:quick", f"tool:{SPENT}", "tool:quick", f"tool:{SPENT}"]
     assert endings(messages) == ["success", "deadline", "success", "deadline"]
     assert [message.status for message in messages if isinstance(message, ToolMessage)] == ["success", "error"] * 2
@@ -82,7 +84,7 @@ async def test_calls_in_a_queue_get_their_message_and_never_start(bound: str) ->
     recorder = Recorder()
     policies = {"stuck": CallPolicy(limit=Limit(concurrency=1))} if bound == "limit" else None
     node = ToolNode([recorder.tool("stuck", hang=True)], policies=policies, grace=0.1)
-    messages = await given_up(["stuck"] * 3, node, {**AT, "max_concurrency": 1} if policies is None else AT)
+    messages = await spend_budget(["stuck"] * 3, node, {**AT, "max_concurrency": 1} if policies is None else AT)
     assert recorder.count("started") == 1
     assert endings(messages) == ["deadline"] * 3
     assert (node.statistics().running, node.statistics().waiting) == (0, 0)
@@ -114,7 +116,7 @@ async def test_a_result_that_a_body_rescues_counts() -> None:
             pass
         return "half of it"
 
-    assert shape(await given_up(["rescuing"], [rescuing]))[2:] == ["tool:half of it"]
+    assert shape(await spend_budget(["rescuing"], [rescuing]))[2:] == ["tool:half of it"]
 
 
 @pytest.mark.parametrize("handles", [True, False])
@@ -137,8 +139,8 @@ async def test_an_error_in_clean_up_is_the_cause_and_not_the_end(handles: bool) 
     assert handles or isinstance(error.__cause__, RuntimeError)
 
 
-@pytest.mark.parametrize("where", ["pre_model_hook", "post_model_hook"])
-async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
+@pytest.mark.parametrize("hook_name", ["pre_model_hook", "post_model_hook"])
+async def test_spent_in_a_hook_the_thread_stands_before_it(hook_name: str) -> None:
     stuck = [True]
     cancelled = threading.Event()
 
@@ -151,13 +153,13 @@ async def test_spent_in_a_hook_the_thread_stands_before_it(where: str) -> None:
                 cancelled.set()
         return {}
 
-    options: dict[str, Any] = {where: hook}
+    options: dict[str, Any] = {hook_name: hook}
     agent = scripted(["here"], [], checkpointer=InMemorySaver(), **options)
     await run_out(agent)
     state = await agent.aget_state(AT)
     result = await agent.ainvoke(None, AT)
     assert cancelled.is_set()
-    assert state.next == (where,)
+    assert state.next == (hook_name,)
     assert shape(result) == ["human:go", "ai:here"]
 
 
@@ -197,25 +199,25 @@ async def test_without_a_checkpointer_the_error_is_all_there_is() -> None:
     assert recorder.running == 0
 
 
-def looks_at_the_clock(left: list[float]) -> list[Any]:
+def looks_at_the_clock(seconds_left: list[float]) -> list[Any]:
     """Return an async tool and a sync one that append the remaining time."""
 
     async def look(query: str = "") -> None:
-        left.append(remaining())
+        seconds_left.append(remaining())
 
     def look_in_thread(query: str = "") -> None:
-        left.append(remaining())
+        seconds_left.append(remaining())
 
     return [make(look), make_sync(look_in_thread)]
 
 
 async def test_tools_see_what_is_left_of_it() -> None:
-    left: list[float] = []
-    agent = scripted([calls("look", "look_in_thread"), "done"], looks_at_the_clock(left), loop=True)
+    seconds_left: list[float] = []
+    agent = scripted([calls("look", "look_in_thread"), "done"], looks_at_the_clock(seconds_left), loop=True)
     await agent.ainvoke(QUESTION, budget=WAIT / 2)
     await agent.ainvoke(QUESTION)
-    assert all(WAIT / 4 < seconds <= WAIT / 2 for seconds in left[:2]), left
-    assert all(seconds > WAIT / 2 for seconds in left[2:]), left
+    assert all(WAIT / 4 < seconds <= WAIT / 2 for seconds in seconds_left[:2]), seconds_left
+    assert all(seconds > WAIT / 2 for seconds in seconds_left[2:]), seconds_left
 
 
 async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone() -> None:
@@ -231,11 +233,11 @@ async def test_the_budget_of_a_call_within_that_of_the_run_ends_the_call_alone()
 
 
 async def test_an_agent_within_a_call_has_no_more_than_the_run_around_it() -> None:
-    recorder, left = Recorder(), list[float]()
-    tools = [*looks_at_the_clock(left), recorder.tool("stuck", hang=True)]
+    recorder, seconds_left = Recorder(), list[float]()
+    tools = [*looks_at_the_clock(seconds_left), recorder.tool("stuck", hang=True)]
     inner = scripted([calls("look"), calls("stuck")], tools, budget=60)
-    messages = await given_up(["inner"], [delegate(inner, "inner")])
-    assert left[0] <= BUDGET
+    messages = await spend_budget(["inner"], [delegate(inner, "inner")])
+    assert seconds_left[0] <= BUDGET
     assert (recorder.running, recorder.count("cancelled")) == (0, 1)
     assert shape(messages)[2:] == [f"tool:{SPENT}"]
 
@@ -266,14 +268,14 @@ async def test_a_stream_ends_with_the_error_bare() -> None:
     """A view that follows the updates would otherwise show a call that never ends."""
     recorder = Recorder()
     agent = scripted([calls("quick", "stuck")], quick_and_stuck(recorder))
-    seen: list[Any] = []
+    chunks: list[Any] = []
     with pytest.raises(RunDeadlineExceededError):
         async for mode, chunk in agent.astream(QUESTION, stream_mode=["updates", "values"], budget=BUDGET):
-            seen.append((mode, chunk))
+            chunks.append((mode, chunk))
 
-    updates = [chunk["tools"]["messages"] for mode, chunk in seen if mode == "updates" and "tools" in chunk]
+    updates = [chunk["tools"]["messages"] for mode, chunk in chunks if mode == "updates" and "tools" in chunk]
     assert [text for messages in updates for text in shape(messages)] == ["tool:quick", f"tool:{SPENT}"]
-    assert endings([chunk for mode, chunk in seen if mode == "values"][-1]["messages"]) == ["success", "deadline"]
+    assert endings([chunk for mode, chunk in chunks if mode == "values"][-1]["messages"]) == ["success", "deadline"]
     assert recorder.running == 0
 
 

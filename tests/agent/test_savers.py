@@ -185,7 +185,7 @@ class Unlucky(InMemorySaver):
             raise ConnectionError("stored, but who knows")
 
 
-async def finished_and_resumed(saver: Unlucky) -> tuple[list[str], Recorder]:
+async def fail_and_resume(saver: Unlucky) -> tuple[list[str], Recorder]:
     """One call ends as the connection is lost, and one a little later; then another run continues."""
     recorder = Recorder()
     node = ToolNode([recorder.tool("work"), recorder.tool("late", seconds=0.1)], on_error="finish")
@@ -203,7 +203,7 @@ async def test_a_write_that_was_stored_and_reported_lost_is_not_done_twice(fails
 
     Savers keep the first of two writes with one id, so a result that finishes later must have a new id.
     """
-    result, recorder = await finished_and_resumed(Unlucky(fails_at, good_for))
+    result, recorder = await fail_and_resume(Unlucky(fails_at, good_for))
     assert result == ["go", "", "work", "late", "done"]
     assert (recorder.count("started", "work"), recorder.count("started", "late")) == (1, 1)
 
@@ -320,16 +320,16 @@ async def test_a_method_that_is_put_on_a_saver_or_taken_from_it_during_a_run_is_
     tmp_path: Path, kind: str, is_replaced: bool
 ) -> None:
     name = "aput_writes" if kind == "aiosqlite" else "put_writes"
-    heard: list[Any] = []
+    writes: list[Any] = []
 
     def replace() -> None:
         real = getattr(saver, name)
 
-        def counted(*args: Any) -> Any:
-            heard.append(args)
+        def record_write(*args: Any) -> Any:
+            writes.append(args)
             return real(*args)
 
-        setattr(saver, name, counted)
+        setattr(saver, name, record_write)
 
     async def change() -> str:
         """Change the saver."""
@@ -337,24 +337,24 @@ async def test_a_method_that_is_put_on_a_saver_or_taken_from_it_during_a_run_is_
             replace()
         else:
             delattr(saver, name)
-        heard.clear()
+        writes.clear()
         return "changed"
 
     async with saver_of(kind, tmp_path / "agent.db") as saver:
         if not is_replaced:
             replace()
         await scripted([calls("change"), "done"], [change], checkpointer=saver).ainvoke(QUESTION, AT)
-    assert bool(heard) is is_replaced
+    assert bool(writes) is is_replaced
 
 
 async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables_of_the_run(tmp_path: Path) -> None:
     """A serializer may take the key of a tenant from there."""
     tenant: ContextVar[str] = ContextVar("tenant", default="")
-    seen: set[str] = set()
+    tenants: set[str] = set()
 
     class Own(JsonPlusSerializer):
         def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-            seen.add(tenant.get())
+            tenants.add(tenant.get())
             return super().dumps_typed(obj)
 
     async with saver_of("aiosqlite", tmp_path / "agent.db") as saver:
@@ -362,7 +362,7 @@ async def test_a_serializer_of_an_async_sqlite_saver_reads_the_context_variables
         agent = scripted([calls("work"), "done"], [Recorder().tool("work")], checkpointer=saver)
         tenant.set("one")
         await agent.ainvoke(QUESTION, AT)
-    assert seen == {"one"}
+    assert tenants == {"one"}
 
 
 @pytest.mark.parametrize("kind", SAVERS)
@@ -374,22 +374,22 @@ async def test_what_a_tool_does_to_an_old_message_is_stored(kind: str, tmp_path:
         messages[2].content = "changed"
         return messages
 
-    seen: list[list[BaseMessage]] = []
+    conversations: list[list[BaseMessage]] = []
 
     def prompt(state: Any) -> Any:
-        seen.append(state["messages"])
-        return spoil(state["messages"]) if len(seen) in (5, 6, 9) else state["messages"]
+        conversations.append(state["messages"])
+        return spoil(state["messages"]) if len(conversations) in (5, 6, 9) else state["messages"]
 
     async with saver_of(kind, tmp_path / "db") as saver:
         model = ScriptedModel([reply for _ in range(6) for reply in (calls(("work", {"query": "a"})), "done")])
         agent = create_react_agent(model, [Recorder().tool("work")], prompt=prompt, checkpointer=saver)
         for _ in range(6):
             result = await agent.ainvoke(say("go"), AT)
-            found = await agent.aget_state(AT)
-            assert found.values["messages"] == result["messages"]
-    assert isinstance(found.values["messages"][2], ToolMessage)
-    assert found.values["messages"][1].additional_kwargs == {"seen": [17]}
-    assert found.values["messages"][2].content == "changed"
+            snapshot = await agent.aget_state(AT)
+            assert snapshot.values["messages"] == result["messages"]
+    assert isinstance(snapshot.values["messages"][2], ToolMessage)
+    assert snapshot.values["messages"][1].additional_kwargs == {"seen": [17]}
+    assert snapshot.values["messages"][2].content == "changed"
 
 
 def test_a_user_s_subclass_of_a_saver_is_the_object_that_reads() -> None:

@@ -34,7 +34,7 @@ class Works:
         self.ran: list[str] = []
         self.fails = False
         self.look: Any = None
-        self.seen: list[Any] = []
+        self.looks: list[Any] = []
 
     def tools(self) -> list[Any]:
         @tool
@@ -42,7 +42,7 @@ class Works:
             """Work."""
             self.ran.append(name)
             if self.look is not None:
-                self.seen.append(await self.look())
+                self.looks.append(await self.look())
             return name
 
         @tool
@@ -66,7 +66,7 @@ def to_tools(*calls: Any) -> Send:
     return Send("tools", list(calls))
 
 
-def sent(text: str) -> Send:
+def send_text(text: str) -> Send:
     return Send("agent", {"messages": [HumanMessage(text)]})
 
 
@@ -101,12 +101,12 @@ async def test_what_finished_beside_a_failure_does_not_run_again(version: Any) -
 @pytest.mark.parametrize("schema", [callboard.AgentState, callboard.AgentStatePydantic])
 async def test_a_sent_call_gets_the_state_that_other_calls_get(schema: Any, version: Any) -> None:
     """A tool that is written for a model of the state would fail on a dict."""
-    seen: list[Any] = []
+    states: list[Any] = []
 
     @tool
     async def look(state: Annotated[Any, InjectedState]) -> str:
         """Look."""
-        seen.append((type(state), sorted(dict(state))))
+        states.append((type(state), sorted(dict(state))))
         return "seen"
 
     model = ScriptedModel([calls(("look", {})), "hi", "end"])
@@ -115,18 +115,18 @@ async def test_a_sent_call_gets_the_state_that_other_calls_get(schema: Any, vers
     )
     await agent.ainvoke(QUESTION, AT)
     await agent.ainvoke(Command(goto=to_tools(tool_call("look", "2"))), AT)
-    assert seen == [seen[0]] * 2
+    assert states == [states[0]] * 2
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_node_in_an_agent_that_was_sent_reads_the_state_of_the_agent() -> None:
     """The graph around sends the agent an input of its own."""
-    seen: list[Any] = []
+    conversations: list[Any] = []
 
     @tool
     async def look(messages: Annotated[Any, InjectedState("messages")]) -> str:
         """Look."""
-        seen.append([message.content for message in messages])
+        conversations.append([message.content for message in messages])
         return "seen"
 
     @tool
@@ -137,23 +137,23 @@ async def test_a_node_in_an_agent_that_was_sent_reads_the_state_of_the_agent() -
 
     outer: Any = StateGraph(MessagesState)
     outer.add_node("agent", callboard.create_react_agent(ScriptedModel([calls(("nest", {})), "end"]), [nest]))
-    outer.add_conditional_edges(START, lambda _: [sent("own")], ["agent"])
+    outer.add_conditional_edges(START, lambda _: [send_text("own")], ["agent"])
     result = await outer.compile().ainvoke({"messages": [("user", "around")]})
     assert contents(result)[-2:] == ["seen", "end"]
-    assert seen == [["own", ""]]
+    assert conversations == [["own", ""]]
 
 
 @versions
 async def test_another_process_goes_on_with_what_was_sent(version: Any) -> None:
     works, saver = Works(), InMemorySaver()
     model = ScriptedModel(["reply", "end"])
-    sends = [to_tools(tool_call("ask", "q", name="x")), sent("other")]
+    sends = [to_tools(tool_call("ask", "q", name="x")), send_text("other")]
     first = agent_of(works, "hi", "heard", saver=saver, version=version)
     await first.ainvoke(QUESTION, AT)
     await first.ainvoke(Command(goto=sends), AT)
-    again = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
-    assert (await again.aget_state(AT)).next == ("tools",)
-    result = await again.ainvoke(Command(resume="yes"), AT)
+    next_agent = callboard.create_react_agent(model, works.tools(), checkpointer=saver, version=version)
+    assert (await next_agent.aget_state(AT)).next == ("tools",)
+    result = await next_agent.ainvoke(Command(resume="yes"), AT)
     assert contents(result) == ["go", "hi", "x: yes", "heard", "reply"]
     assert len(model.requests) == 1
 
@@ -166,17 +166,17 @@ async def test_we_go_on_with_what_langgraph_has_sent(stops: bool) -> None:
     sends = [to_tools(tool_call("work", "w", name="w")), to_tools(tool_call("ask", "q", name="x"))]
     reply = AIMessage("", tool_calls=[tool_call("spread", "s")])
     tools = [*works.tools(), spreading(sends)]
-    theirs = langgraph_agent(ScriptedModel([reply, "one"]), tools, checkpointer=saver, version="v2")
-    ours = callboard.create_react_agent(model, tools, checkpointer=saver)
-    await theirs.ainvoke(QUESTION, AT, interrupt_before=["agent"])
-    await theirs.ainvoke(None, AT, interrupt_before=["agent"])
+    their_agent = langgraph_agent(ScriptedModel([reply, "one"]), tools, checkpointer=saver, version="v2")
+    our_agent = callboard.create_react_agent(model, tools, checkpointer=saver)
+    await their_agent.ainvoke(QUESTION, AT, interrupt_before=["agent"])
+    await their_agent.ainvoke(None, AT, interrupt_before=["agent"])
     if not stops:
-        await theirs.ainvoke(None, AT)
+        await their_agent.ainvoke(None, AT)
         assert sorted(works.ran) == ["w", "x"]
     else:
-        assert (await ours.aget_state(AT)).next == ("tools", "tools", "agent")
-        await ours.ainvoke(None, AT)
-    result = await ours.ainvoke(Command(resume="yes"), AT)
+        assert (await our_agent.aget_state(AT)).next == ("tools", "tools", "agent")
+        await our_agent.ainvoke(None, AT)
+    result = await our_agent.ainvoke(Command(resume="yes"), AT)
     assert contents(result)[:3] == ["go", "", "spread"]
     assert sorted(contents(result)[3:6]) == ["one", "w", "x: yes"]
     assert sorted(works.ran) == ["w", "x", "x"]
@@ -220,22 +220,24 @@ async def test_a_send_that_cannot_run_is_refused_before_anything_changes(kind: s
 @versions
 @pytest.mark.parametrize("on_unknown", [None, "rerun"])
 async def test_a_killed_process_loses_nothing_that_was_sent(version: Any, on_unknown: Any) -> None:
-    works, saver, left = Works(), InMemorySaver(), InMemorySaver()
+    works, saver, killed_saver = Works(), InMemorySaver(), InMemorySaver()
     options: Any = {"version": version, "on_unknown": on_unknown}
     agent = agent_of(works, "hi", "end", "end", saver=saver, version=version)
 
-    async def killed() -> None:
+    async def copy_stores() -> None:
         if len(works.ran) == 2:
-            left.storage, left.writes, left.blobs = copy.deepcopy((saver.storage, saver.writes, saver.blobs))
+            killed_saver.storage, killed_saver.writes, killed_saver.blobs = copy.deepcopy(
+                (saver.storage, saver.writes, saver.blobs)
+            )
 
-    works.look = killed
+    works.look = copy_stores
     after = Works()
     await agent.ainvoke(QUESTION, AT)
     sends = [to_tools(tool_call("work", name, name=name)) for name in "ab"]
-    await agent.ainvoke(Command(goto=[*sends, sent("other")]), AT, durability="sync")
-    again = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=left, **options)
-    state = await again.aget_state(AT)
-    result = await again.ainvoke(None, AT)
+    await agent.ainvoke(Command(goto=[*sends, send_text("other")]), AT, durability="sync")
+    next_agent = agent_of(after, AIMessage("reply", id="r"), AIMessage("end", id="e"), saver=killed_saver, **options)
+    state = await next_agent.aget_state(AT)
+    result = await next_agent.ainvoke(None, AT)
     assert state.next == ("tools", "agent")
     assert after.ran == (["b"] if on_unknown else [])
     assert contents(result) == ["go", "hi", "a", "b" if on_unknown else UNKNOWN, "reply", "end"]

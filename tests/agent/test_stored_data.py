@@ -40,10 +40,10 @@ Payload = Callable[[str], tuple[str, bytes]]
 
 
 def ext(code: int, *parts: Any) -> ormsgpack.Ext:
-    return ormsgpack.Ext(code, ormsgpack.packb(parts, default=lambda one: one))
+    return ormsgpack.Ext(code, ormsgpack.packb(parts, default=lambda part: part))
 
 
-def packed(value: Any) -> tuple[str, bytes]:
+def pack(value: Any) -> tuple[str, bytes]:
     return "msgpack", ormsgpack.packb({"channel_values": [value]})
 
 
@@ -61,32 +61,32 @@ class Writes:
         return exec, (writing(self.path),)
 
 
-def nested(path: str) -> tuple[str, bytes]:
+def nest(path: str) -> tuple[str, bytes]:
     """Return an allowed message that contains a forbidden value."""
     fields = {"content": "hi", "additional_kwargs": {"x": ext(0, "builtins", "exec", writing(path))}}
-    return packed(ext(5, "langchain_core.messages.human", "HumanMessage", fields, "model_validate_json"))
+    return pack(ext(5, "langchain_core.messages.human", "HumanMessage", fields, "model_validate_json"))
 
 
 PAYLOADS: dict[str, Payload] = {
-    "a function with one argument": lambda path: packed(ext(0, "builtins", "exec", writing(path))),
-    "a program": lambda path: packed(ext(0, "os", "system", f"touch '{path}'")),
-    "a function with several arguments": lambda path: packed(ext(1, "builtins", "open", [path, "w"])),
-    "a process": lambda path: packed(ext(1, "subprocess", "check_call", [["touch", path]])),
-    "a function with named arguments": lambda path: packed(ext(2, "builtins", "open", {"file": path, "mode": "w"})),
-    "a process with named arguments": lambda path: packed(ext(2, "subprocess", "run", {"args": ["touch", path]})),
-    "a method": lambda path: packed(ext(3, "pathlib", "Path", path, "touch")),
-    "a method of a type that is allowed": lambda path: packed(
+    "a function with one argument": lambda path: pack(ext(0, "builtins", "exec", writing(path))),
+    "a program": lambda path: pack(ext(0, "os", "system", f"touch '{path}'")),
+    "a function with several arguments": lambda path: pack(ext(1, "builtins", "open", [path, "w"])),
+    "a process": lambda path: pack(ext(1, "subprocess", "check_call", [["touch", path]])),
+    "a function with named arguments": lambda path: pack(ext(2, "builtins", "open", {"file": path, "mode": "w"})),
+    "a process with named arguments": lambda path: pack(ext(2, "subprocess", "run", {"args": ["touch", path]})),
+    "a method": lambda path: pack(ext(3, "pathlib", "Path", path, "touch")),
+    "a method of a type that is allowed": lambda path: pack(
         ext(3, "pathlib", "Path", ext(1, "pathlib", "Path", [path]), "touch")
     ),
-    "a model of the first pydantic": lambda path: packed(ext(4, "builtins", "open", {"file": path, "mode": "w"})),
-    "a model of the second pydantic": lambda path: packed(
+    "a model of the first pydantic": lambda path: pack(ext(4, "builtins", "open", {"file": path, "mode": "w"})),
+    "a model of the second pydantic": lambda path: pack(
         ext(5, "builtins", "open", {"file": path, "mode": "w"}, "model_validate_json")
     ),
-    "a model whose constructor fails": lambda path: packed(
+    "a model whose constructor fails": lambda path: pack(
         ext(5, "subprocess", "Popen", {"args": ["touch", path]}, "wait")
     ),
-    "within a message": nested,
-    "within a snapshot": lambda path: packed(
+    "within a message": nest,
+    "within a snapshot": lambda path: pack(
         ormsgpack.Ext(7, ormsgpack.packb(ext(0, "builtins", "exec", writing(path))))
     ),
     "a constructor in JSON": lambda path: (
@@ -113,12 +113,12 @@ def permissive(name: str) -> JsonPlusSerializer:
 def test_what_runs_for_langgraph_does_not_run_for_us(name: str, tmp_path: Path) -> None:
     """The test first checks that the payload works with LangGraph's serializer."""
     harmful, harmless = tmp_path / "harmful", tmp_path / "harmless"
-    found = permissive(name).loads_typed(PAYLOADS[name](str(harmful)))
-    for one in found.get("channel_values", ()) if isinstance(found, dict) else ():
-        if hasattr(one, "wait"):
-            one.wait()
-        if hasattr(one, "close"):
-            one.close()
+    loaded = permissive(name).loads_typed(PAYLOADS[name](str(harmful)))
+    for value in loaded.get("channel_values", ()) if isinstance(loaded, dict) else ():
+        if hasattr(value, "wait"):
+            value.wait()
+        if hasattr(value, "close"):
+            value.close()
     assert harmful.exists()
     with pytest.raises(StorageError, match="holds a value"):
         StrictSerializer("The database").loads_typed(PAYLOADS[name](str(harmless)))
@@ -211,13 +211,13 @@ class Report(BaseModel):
 
 def test_types_are_collected_only_for_a_database_by_url(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading all annotations of a schema takes longer than everything else in the making of an agent."""
-    asked: list[object] = []
-    monkeypatch.setattr(_react, "collect_types", lambda *schemas: asked.append(schemas) or {Report})
+    collected: list[object] = []
+    monkeypatch.setattr(_react, "collect_types", lambda *schemas: collected.append(schemas) or {Report})
     agent = scripted([], [], checkpointer=InMemorySaver())
-    assert not asked
+    assert not collected
     assert agent.stored_types == {Report}
     scripted([], [], checkpointer="memory")
-    assert len(asked) == 2
+    assert len(collected) == 2
 
 
 def test_no_type_is_missed_in_a_schema_of_many() -> None:
@@ -241,10 +241,10 @@ async def test_an_agents_own_types_are_read_as_what_they_are(tmp_path: Path) -> 
     """LangGraph in strict mode reads a type within a `Sequence` as a dict; callboard reads the original type."""
     file = tmp_path / "agent.db"
     order = Order([Line(size=Size.L, note=Later(text="soon"))])
-    given = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
-    await agent_on(file, "hi", state_schema=Shop).ainvoke(given, AT)
-    found = await agent_on(file, state_schema=Shop).aget_state(AT)
-    assert (found.values["order"], found.values["boxes"], found.values["number"]) == (order, [Box(order)], {"a": order})
+    agent_input = {**QUESTION, "order": order, "boxes": [Box(order)], "number": {"a": order}}
+    await agent_on(file, "hi", state_schema=Shop).ainvoke(agent_input, AT)
+    state = await agent_on(file, state_schema=Shop).aget_state(AT)
+    assert (state.values["order"], state.values["boxes"], state.values["number"]) == (order, [Box(order)], {"a": order})
 
 
 @dataclass
@@ -262,20 +262,22 @@ class Bag(AgentState):
 async def test_what_could_not_be_read_again_is_not_written(tmp_path: Path, durability: str) -> None:
     """The first run raises the error with its remedy, and not the first run after a restart."""
     file = tmp_path / "agent.db"
-    given = {**QUESTION, "anything": {"deep": [Loose("x")]}}
+    agent_input = {**QUESTION, "anything": {"deep": [Loose("x")]}}
     with pytest.raises(StorageError, match=r"test_stored_data\.Loose.*stored_types=\[Loose\]"):
-        await agent_on(file, "hi", state_schema=Bag).ainvoke(given, AT, durability=durability)
+        await agent_on(file, "hi", state_schema=Bag).ainvoke(agent_input, AT, durability=durability)
     allowed = {"state_schema": Bag, "stored_types": [Loose]}
-    await agent_on(file, "hi", **allowed).ainvoke(given, {"configurable": {"thread_id": "2"}}, durability=durability)
-    found = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
-    assert found.values["anything"] == {"deep": [Loose("x")]}
+    await agent_on(file, "hi", **allowed).ainvoke(
+        agent_input, {"configurable": {"thread_id": "2"}}, durability=durability
+    )
+    state = await agent_on(file, **allowed).aget_state({"configurable": {"thread_id": "2"}})
+    assert state.values["anything"] == {"deep": [Loose("x")]}
 
 
 async def test_a_type_that_is_not_allowed_any_more_is_named(tmp_path: Path) -> None:
     """LangGraph returns a dict in place of the object, which causes an error much later, or none."""
     file = tmp_path / "agent.db"
-    given = {**QUESTION, "anything": Loose("x")}
-    await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(given, AT)
+    agent_input = {**QUESTION, "anything": Loose("x")}
+    await agent_on(file, "hi", state_schema=Bag, stored_types=[Loose]).ainvoke(agent_input, AT)
 
     with pytest.raises(StorageError, match=r"Loose.*stored_types"):
         await agent_on(file, state_schema=Bag).aget_state(AT)
@@ -290,8 +292,8 @@ async def test_a_structured_answer_is_of_a_type_that_the_agent_names(tmp_path: P
         return create_react_agent(model, [], response_format=("Sum up.", Report), checkpointer=f"sqlite:///{file}")
 
     await agent().ainvoke(QUESTION, AT)
-    found = await agent().aget_state(AT)
-    assert found.values["structured_response"] == Report(summary="all well")
+    state = await agent().aget_state(AT)
+    assert state.values["structured_response"] == Report(summary="all well")
 
 
 PASSING: list[Any] = [
@@ -310,11 +312,11 @@ PASSING: list[Any] = [
 
 def test_the_types_of_langgraph_and_langchain_pass() -> None:
     """Their values are read as LangGraph's serializer reads them, from its own bytes."""
-    theirs, ours = JsonPlusSerializer(), StrictSerializer("x")
+    their_serde, our_serde = JsonPlusSerializer(), StrictSerializer("x")
     for value in PASSING:
-        stored = theirs.dumps_typed(value)
-        assert ours.dumps_typed(value) == stored
-        assert ours.loads_typed(stored) == theirs.loads_typed(stored) == value
+        stored = their_serde.dumps_typed(value)
+        assert our_serde.dumps_typed(value) == stored
+        assert our_serde.loads_typed(stored) == their_serde.loads_typed(stored) == value
 
 
 def test_messages_of_the_time_before_msgpack_are_read() -> None:
@@ -325,9 +327,14 @@ def test_messages_of_the_time_before_msgpack_are_read() -> None:
 
 def test_what_langchain_could_be_told_to_make_is_refused() -> None:
     """LangGraph's JSON may name any class of langchain-core; models and prompts can be made to perform actions."""
-    named = {"lc": 1, "type": "constructor", "id": ["langchain", "prompts", "prompt", "PromptTemplate"], "kwargs": {}}
-    named["kwargs"] = {"template": "{a}", "input_variables": ["a"], "template_format": "f-string"}
-    stored = json.dumps(named).encode()
+    constructor = {
+        "lc": 1,
+        "type": "constructor",
+        "id": ["langchain", "prompts", "prompt", "PromptTemplate"],
+        "kwargs": {},
+    }
+    constructor["kwargs"] = {"template": "{a}", "input_variables": ["a"], "template_format": "f-string"}
+    stored = json.dumps(constructor).encode()
     assert type(JsonPlusSerializer().loads_typed(("json", stored))).__name__ == "PromptTemplate"
 
     with pytest.raises(StorageError, match="PromptTemplate"):
@@ -335,7 +342,7 @@ def test_what_langchain_could_be_told_to_make_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "checkpointer", "error"),
+    ("types", "checkpointer", "error"),
     [
         (Order, "memory", TypeError),
         ([Order(lines=[])], "memory", TypeError),
@@ -343,22 +350,22 @@ def test_what_langchain_could_be_told_to_make_is_refused() -> None:
         ([Order], True, ValueError),
     ],
 )
-def test_a_slip_in_stored_types_is_told_when_the_agent_is_made(given: Any, checkpointer: Any, error: Any) -> None:
+def test_a_slip_in_stored_types_is_told_when_the_agent_is_made(types: Any, checkpointer: Any, error: Any) -> None:
     """This includes an option that the saver would ignore."""
     with pytest.raises(error, match="stored_types"):
-        scripted([], [], checkpointer=checkpointer, stored_types=given)
+        scripted([], [], checkpointer=checkpointer, stored_types=types)
 
 
 def test_two_types_of_one_name_are_no_invitation_to_guess() -> None:
     """The stored name does not say which type is meant, so neither type is written."""
 
-    def made() -> type:
+    def make_type() -> type:
         class Twin(BaseModel):
             a: int = 0
 
         return Twin
 
-    first, second = made(), made()
+    first, second = make_type(), make_type()
 
     with pytest.raises(StorageError, match="Twin"):
         StrictSerializer("x", [first, second]).dumps_typed([first()])
@@ -367,10 +374,10 @@ def test_two_types_of_one_name_are_no_invitation_to_guess() -> None:
 
 async def test_memory_by_url_is_as_strict(tmp_path: Path) -> None:
     """Code that works with memory in a test must also work with a file."""
-    given = {**QUESTION, "anything": Loose("x")}
+    agent_input = {**QUESTION, "anything": Loose("x")}
 
     with pytest.raises(StorageError, match="Loose"):
-        await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(given, AT)
+        await agent_on("memory", "hi", state_schema=Bag, tools=[Recorder().tool("work")]).ainvoke(agent_input, AT)
 
 
 @given(messages=st.lists(MESSAGES, max_size=4))

@@ -54,11 +54,11 @@ def check_messages(story: Story) -> None:
 def test_killed_at_each_point_in_turn_a_run_loses_no_message_and_reads_none_twice(
     forks: Forks, saver: str, backend: str, durability: str, tmp_path: Path
 ) -> None:
-    told = stories(forks, "_crash_listener", tmp_path, [saver, backend, durability], 1, 1000, 1)
-    assert len(told) > 25
-    for story in told:
+    all_stories = stories(forks, "_crash_listener", tmp_path, [saver, backend, durability], 1, 1000, 1)
+    assert len(all_stories) > 25
+    for story in all_stories:
         check_messages(story)
-    points = {name for story in told for name in story.names("killed")}
+    points = {name for story in all_stories for name in story.names("killed")}
     assert points >= {"before say", "after say", "before write", "in the model"}
 
 
@@ -167,8 +167,8 @@ async def test_an_agent_of_langgraph_passes_over_unread_messages() -> None:
         agent = await stop_with_unread_message(saver)
         if is_read_first:
             await agent.ainvoke(None, AT)
-        theirs = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
-        await theirs.ainvoke(say("hi"), AT)
+        their_agent = langgraph_agent(ScriptedModel(["hello"]), [], checkpointer=saver)
+        await their_agent.ainvoke(say("hi"), AT)
         state = await agent.aget_state(AT)
 
         assert ("and hurry" in texts_of_persons(state.values["messages"])) is is_read_first
@@ -229,10 +229,10 @@ class Office:
     def __init__(self, replies: Sequence[int]) -> None:
         self.permits, self.is_closed = anyio.Semaphore(0), False
         self.stored: list[str] = []
-        self.sent: list[str] = []
+        self.sent_texts: list[str] = []
         self._replies = [
-            calls(*(tool_call("work", f"{place}-{call}") for call in range(count))) if count else "done"
-            for place, count in enumerate(replies)
+            calls(*(tool_call("work", f"{number}-{call}") for call in range(count))) if count else "done"
+            for number, count in enumerate(replies)
         ]
         self.model = ScriptedModel([*self._replies, "done"], loop=True)
 
@@ -249,8 +249,8 @@ class Office:
             self.permits.release()
 
     async def speak(self, agent: Agent, *, give_up: bool) -> None:
-        text = f"m{len(self.sent)}"
-        self.sent.append(text)
+        text = f"m{len(self.sent_texts)}"
+        self.sent_texts.append(text)
         with suppress(RunCancelledError, OpenCallsError):  # the run that began with the message
             await agent.say(text, AT, start=True, give_up=give_up)
             self.stored.append(text)
@@ -292,6 +292,6 @@ async def test_in_any_order_of_events_each_stored_message_is_read_once(actions: 
 
     conversation = texts_of_persons(state["messages"])
     assert max(conversation.values()) == 1
-    assert {"go", *office.stored} <= conversation.keys() <= {"go", *office.sent}
+    assert {"go", *office.stored} <= conversation.keys() <= {"go", *office.sent_texts}
     assert complaint(state["messages"]) is None
     assert [wrong for request in office.model.requests if (wrong := complaint(request))] == []

@@ -35,7 +35,7 @@ async def saver(tmp_path: Path) -> AsyncIterator[SqliteSaver]:
         yield SqliteSaver(connection)
 
 
-async def answered(agent: Any, thread: str, answer: object) -> Any:
+async def answer_question(agent: Any, thread: str, answer: object) -> Any:
     """Answer the only question of a thread, and return the result."""
     (question,) = (await agent.aget_state(config(thread))).interrupts
     return await agent.ainvoke(Command(resume={question.id: answer}), config(thread))
@@ -43,7 +43,7 @@ async def answered(agent: Any, thread: str, answer: object) -> Any:
 
 async def test_what_had_finished_stays_finished_and_what_was_asked_is_answered(saver: SqliteSaver) -> None:
     """Half of the answers were given to the run that wrote the thread; the others are given to this one."""
-    result = await answered(agent_of(saver), "waits", "two")
+    result = await answer_question(agent_of(saver), "waits", "two")
     assert shape(result) == ["human:waits", "ai:", "tool:w1 is done", "tool:w2: one, two", "ai:done"]
 
 
@@ -60,7 +60,7 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
     """The run that wrote the thread was killed in the body; an approval that a person gave is not requested again."""
     agent = agent_of(saver)
     waiting = await agent.ainvoke(None, config("killed"))
-    result = await answered(agent, "killed", {"type": "accept"})
+    result = await answer_question(agent, "killed", {"type": "accept"})
 
     (question,) = waiting["__interrupt__"]
     assert "whether it had any effect is unknown" in question.value[0]["description"]
@@ -69,16 +69,16 @@ async def test_a_call_that_was_begun_is_asked_about_and_keeps_its_approval(saver
 
 async def test_calls_that_were_sent_go_on(saver: SqliteSaver) -> None:
     """Calls of a `Send` have records in addition to those of the conversation's calls."""
-    result = await answered(agent_of(saver), "sent", "two")
+    result = await answer_question(agent_of(saver), "sent", "two")
     assert shape(result)[2:] == ["tool:sent", "ai:done", "tool:s2: one, two", "ai:done"]
 
 
 async def test_every_place_of_a_stored_thread_can_be_shown(saver: SqliteSaver) -> None:
     """The history is built from the stored entries."""
-    places = [place async for place in agent_of(saver).aget_state_history(config("done"))]
+    snapshots = [snapshot async for snapshot in agent_of(saver).aget_state_history(config("done"))]
 
     turn = [("__start__",), ("agent",), ("tools",), ("agent",), ()]
-    assert [place.next for place in reversed(places)] == turn * 2
+    assert [snapshot.next for snapshot in reversed(snapshots)] == turn * 2
 
 
 async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
@@ -89,13 +89,13 @@ async def test_a_ledger_that_was_handed_out_is_taken_back() -> None:
 
     node = ToolNode([Recorder().tool("work"), StructuredTool.from_function(coroutine=twice, description="Asks.")])
     second = Interrupt(value="second?", id="b" * 32)
-    kept = {
+    records = {
         "w": {"output": ToolMessage("done before", name="work", tool_call_id="w")},
         "t": {"answers": ["one"], "pending": [second], "own": True},
     }
-    ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": kept}
-    asked = calls(tool_call("work", "w"), tool_call("twice", "t"))
-    result = await node.ainvoke([asked], ledger=ledger, resume={second.id: "two"})
+    ledger = {"format": "callboard/1", "keys": ["w", "t"], "calls": records}
+    message = calls(tool_call("work", "w"), tool_call("twice", "t"))
+    result = await node.ainvoke([message], ledger=ledger, resume={second.id: "two"})
     assert shape(result) == ["tool:done before", "tool:one, two"]
 
 
@@ -103,7 +103,11 @@ def test_each_entry_that_was_written_is_written_again_as_it_was(tmp_path: Path) 
     """The stored form is the same, so versions with this format can read each other's threads."""
     serde = JsonPlusSerializer()
     with closing(load(tmp_path / "db")) as connection:
-        writes = [write for found in SqliteSaver(connection).list(None) for write in found.pending_writes or ()]
+        writes = [
+            write
+            for checkpoint_tuple in SqliteSaver(connection).list(None)
+            for write in checkpoint_tuple.pending_writes or ()
+        ]
     entries: list[Any] = [entry for _, channel, value in writes if channel == CHANNEL for entry in value]
     assert {entry["kind"] for entry in entries} == KINDS
     for entry in entries:

@@ -33,14 +33,14 @@ pytestmark = pytest.mark.real_clock
 versions = pytest.mark.parametrize("version", ["v1", "v2"])
 
 
-def agent_with(*tools: Any, asked: Any = None, **options: Any) -> Any:
+def agent_with(*tools: Any, requested: Any = None, **options: Any) -> Any:
     """An agent whose model calls each tool once and ends."""
-    names = asked or [tool.name for tool in tools]
+    names = requested or [tool.name for tool in tools]
     return scripted([calls(*names), "all is done"], list(tools), **options)
 
 
-async def read(agent: Any, mode: Any, given: Any = QUESTION, config: Any = None, **options: Any) -> list[Any]:
-    return [chunk async for chunk in agent.astream(given, config, stream_mode=mode, **options)]
+async def read(agent: Any, mode: Any, agent_input: Any = QUESTION, config: Any = None, **options: Any) -> list[Any]:
+    return [chunk async for chunk in agent.astream(agent_input, config, stream_mode=mode, **options)]
 
 
 def by_config() -> str:
@@ -71,10 +71,10 @@ WRITERS: dict[str, dict[str, Any]] = {
 
 @versions
 @pytest.mark.parametrize("kind", WRITERS)
-@pytest.mark.parametrize("kept", [False, True], ids=["in memory", "kept"])
-async def test_what_a_tool_writes_is_the_agents_own(kind: str, kept: bool, version: Any) -> None:
+@pytest.mark.parametrize("has_saver", [False, True], ids=["in memory", "kept"])
+async def test_what_a_tool_writes_is_the_agents_own(kind: str, has_saver: bool, version: Any) -> None:
     """This also holds with `subgraphs=True`, because a call is not a subgraph; without a reader, nothing is written."""
-    saver = InMemorySaver() if kept else None
+    saver = InMemorySaver() if has_saver else None
     writer = StructuredTool.from_function(**WRITERS[kind], name="write", description="Write.")
     agent = scripted([calls("write"), "done"], [writer], loop=True, version=version, checkpointer=saver)
     assert await read(agent, "custom", config=AT) == [{"from": "a tool"}]
@@ -117,11 +117,11 @@ async def test_a_step_begins_when_the_reader_has_taken_the_chunks_before_it_and_
         agent = create(model, [work], checkpointer=InMemorySaver())
         return agent, lambda: (len(model.requests), len(ran))
 
-    theirs, progress = agent_of(langgraphs_agent)
-    expected = [progress() for _ in theirs.stream(QUESTION, AT, stream_mode=mode)]
-    ours, progress = agent_of(create_react_agent)
+    their_agent, progress = agent_of(langgraphs_agent)
+    expected = [progress() for _ in their_agent.stream(QUESTION, AT, stream_mode=mode)]
+    our_agent, progress = agent_of(create_react_agent)
     begun = []
-    async for _ in ours.astream(QUESTION, AT, stream_mode=mode):
+    async for _ in our_agent.astream(QUESTION, AT, stream_mode=mode):
         await anyio.wait_all_tasks_blocked()
         begun.append(progress())
     assert begun == expected
@@ -148,13 +148,13 @@ UNKNOWN: list[tuple[dict[str, Any], str]] = [
 ]
 
 
-@pytest.mark.parametrize(("options", "said"), UNKNOWN, ids=repr)
-async def test_an_unknown_mode_or_key_is_refused(options: dict[str, Any], said: str) -> None:
+@pytest.mark.parametrize(("options", "reason"), UNKNOWN, ids=repr)
+async def test_an_unknown_mode_or_key_is_refused(options: dict[str, Any], reason: str) -> None:
     model = ScriptedModel(["hi"])
     agent = create_react_agent(model, [])
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=reason):
         await agent.ainvoke(QUESTION, **options)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=reason):
         [chunk async for chunk in agent.astream(QUESTION, **options)]
     assert model.requests == []
 
@@ -183,7 +183,7 @@ async def test_all_questions_of_version_1_come_as_chunks(mode: str) -> None:
     model = ScriptedModel([calls(("ask", {"query": "a"}), "work", ("ask", {"query": "b"}))])
     agent = create_react_agent(model, [ask, Recorder().tool("work")], checkpointer=InMemorySaver(), version="v1")
     chunks = await read(agent, mode, config=AT)
-    assert [asked.value for chunk in chunks for asked in chunk.get("__interrupt__", ())] == ["a", "b"]
+    assert [question.value for chunk in chunks for question in chunk.get("__interrupt__", ())] == ["a", "b"]
 
 
 @versions
@@ -382,12 +382,12 @@ def plain(chunk: Any) -> Any:
     return chunk.partition(":")[0] if isinstance(chunk, str) and len(chunk) > 36 else chunk
 
 
-async def heard(stream: AsyncIterator[Any]) -> list[Any]:
+async def read_chunks(stream: AsyncIterator[Any]) -> list[Any]:
     """Return all chunks of a stream, without ids."""
     return [plain(chunk) async for chunk in stream]
 
 
-def worked(desk: Desk, make: Any, **options: Any) -> Any:
+def graph_with_call(desk: Desk, make: Any, **options: Any) -> Any:
     """A graph with an agent that makes one call and ends."""
     model = ScriptedModel([calls(tool_call("work", "1", query="x")), "all done"])
     agent = make(model, desk.tools(), name="worker", **options)
@@ -402,7 +402,9 @@ async def test_a_graph_tells_of_a_nested_agent_what_it_tells_of_langgraphs(
     mode: str, subgraphs: bool, version: str
 ) -> None:
     expected, actual = [
-        await heard(worked(Desk(), make, version=version).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs))
+        await read_chunks(
+            graph_with_call(Desk(), make, version=version).astream(QUESTION, stream_mode=mode, subgraphs=subgraphs)
+        )
         for make in (langgraphs_agent, create_react_agent)
     ]
     assert expected or (mode, subgraphs) == ("custom", False)
@@ -413,11 +415,11 @@ async def test_a_graph_tells_of_a_nested_agent_what_it_tells_of_langgraphs(
 async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_between() -> None:
     """An interrupted run has no result, so its messages are streamed when the agent has ended."""
     desk = Desk()
-    asked = calls(tool_call("work", "1", query="x"), tool_call("ask", "2", query="a"))
-    agent = scripted([asked, "done"], desk.tools(), name="worker")
+    reply = calls(tool_call("work", "1", query="x"), tool_call("ask", "2", query="a"))
+    agent = scripted([reply, "done"], desk.tools(), name="worker")
     graph = chain(("worker", agent), saver=InMemorySaver())
-    before = await heard(graph.astream(QUESTION, AT, stream_mode="messages"))
-    after = await heard(graph.astream(Command(resume="yes"), AT, stream_mode="messages"))
+    before = await read_chunks(graph.astream(QUESTION, AT, stream_mode="messages"))
+    after = await read_chunks(graph.astream(Command(resume="yes"), AT, stream_mode="messages"))
     assert before == []
     assert [message for message, _ in after] == ["ai:", "tool:did x", "tool:a: yes", "ai:done"]
 
@@ -425,14 +427,16 @@ async def test_messages_of_a_nested_agent_are_told_once_though_it_stopped_in_bet
 def delegating(make: Any, desk: Desk) -> Any:
     """An agent with a tool that runs another agent."""
     inner = make(ScriptedModel([calls(tool_call("work", "2", query="x")), "inner done"]), desk.tools())
-    asked = calls(tool_call("inner", "1", query="q"))
-    return make(ScriptedModel([asked, "done"]), [delegate(inner, "inner")])
+    reply = calls(tool_call("inner", "1", query="q"))
+    return make(ScriptedModel([reply, "done"]), [delegate(inner, "inner")])
 
 
 @pytest.mark.parametrize("mode", ["updates", "custom"])
 async def test_an_agent_tells_of_an_agent_in_its_call_if_asked_to(mode: str) -> None:
-    alone = await heard(delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode))
-    everything = await heard(delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode, subgraphs=True))
+    alone = await read_chunks(delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode))
+    everything = await read_chunks(
+        delegating(create_react_agent, Desk()).astream(QUESTION, stream_mode=mode, subgraphs=True)
+    )
 
     inner = [payload for namespace, payload in everything if namespace]
     assert {tuple(namespace) for namespace, _ in everything if namespace} == {("tools",)}

@@ -101,12 +101,12 @@ def recursive(node_of: Any) -> Any:
     return agent
 
 
-def _passed_on(request: Any, execute: Any) -> Any:
+def _pass_on(request: Any, execute: Any) -> Any:
     return execute(request)
 
 
 @pytest.mark.parametrize(
-    "node_of", [lambda tools: tools, lambda tools: ToolNode(tools, wrap_tool_call=_passed_on)], ids=["plain", "wrapped"]
+    "node_of", [lambda tools: tools, lambda tools: ToolNode(tools, wrap_tool_call=_pass_on)], ids=["plain", "wrapped"]
 )
 @pytest.mark.exhaustive
 def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(node_of: Any) -> None:
@@ -118,16 +118,16 @@ def test_agents_in_sync_tools_of_themselves_never_wait_for_their_own_threads(nod
     assert {result["messages"][-1].content for result in results} == {"ground"}
 
 
-_who: ContextVar[str] = ContextVar("who", default="nobody")
+_user: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 def test_context_variables_reach_models_hooks_and_tools() -> None:
     """Examples are a tenant, a trace and a locale."""
-    seen: list[tuple[str, str]] = []
+    part_users: list[tuple[str, str]] = []
 
-    def seen_by(what: str, result: Any) -> Any:
+    def record_user(part: str, result: Any) -> Any:
         def look(*_: Any) -> Any:
-            seen.append((what, _who.get()))
+            part_users.append((part, _user.get()))
             return result
 
         return look
@@ -135,19 +135,19 @@ def test_context_variables_reach_models_hooks_and_tools() -> None:
     @tool
     def ask() -> str:
         """Asks."""
-        return str(seen_by("tool", "ok")())
+        return str(record_user("tool", "ok")())
 
-    model = ScriptedModel([seen_by("model", calls("ask")), "done"])
+    model = ScriptedModel([record_user("model", calls("ask")), "done"])
     agent = create_react_agent(
-        model, [ask], pre_model_hook=seen_by("before", {}), prompt=seen_by("prompt", QUESTION["messages"])
+        model, [ask], pre_model_hook=record_user("before", {}), prompt=record_user("prompt", QUESTION["messages"])
     )
-    token = _who.set("me")
+    token = _user.set("me")
     try:
         agent.invoke(QUESTION)
     finally:
-        _who.reset(token)
-    assert {what for what, _ in seen} == {"tool", "model", "before", "prompt"}
-    assert {who for _, who in seen} == {"me"}
+        _user.reset(token)
+    assert {name for name, _ in part_users} == {"tool", "model", "before", "prompt"}
+    assert {user for _, user in part_users} == {"me"}
 
 
 class Slow(ScriptedModel):
@@ -235,8 +235,8 @@ def test_what_is_async_only_runs_by_the_sync_door_too() -> None:
 
 
 def test_a_node_that_is_awaited_within_a_sync_run_uses_async_functions() -> None:
-    both = StructuredTool.from_function(_sync, coroutine=_only, name="weather")
-    inner = ToolNode([both])
+    weather_tool = StructuredTool.from_function(_sync, coroutine=_only, name="weather")
+    inner = ToolNode([weather_tool])
 
     async def outer(city: str) -> str:
         """Ask another node."""
@@ -274,14 +274,21 @@ async def _chunks(values: Any) -> Any:
 
 def test_what_consists_of_parts_has_a_sync_half_if_all_of_them_have() -> None:
     """Otherwise LangChain would raise in the middle of the sequence."""
-    both, only = RunnableLambda(_same, _asame), RunnableLambda(_asame)
+    two_sided, only = RunnableLambda(_same, _asame), RunnableLambda(_asame)
     model = ScriptedModel([])
 
-    for whole in (both, model, both | model, model.bind(stop="."), both.with_retry(), model.with_fallbacks([both])):
-        assert has_sync_variant(whole), whole
-    parts = (only, RunnableGenerator(_chunks), only.with_retry(), only.with_config(tags=["x"]), both | only)
-    for whole in (*parts, model.with_fallbacks([only]), RunnableParallel(a=both, b=only), AsyncModel([])):
-        assert not has_sync_variant(whole), whole
+    for runnable in (
+        two_sided,
+        model,
+        two_sided | model,
+        model.bind(stop="."),
+        two_sided.with_retry(),
+        model.with_fallbacks([two_sided]),
+    ):
+        assert has_sync_variant(runnable), runnable
+    parts = (only, RunnableGenerator(_chunks), only.with_retry(), only.with_config(tags=["x"]), two_sided | only)
+    for runnable in (*parts, model.with_fallbacks([only]), RunnableParallel(a=two_sided, b=only), AsyncModel([])):
+        assert not has_sync_variant(runnable), runnable
 
 
 class AsyncModel(ScriptedModel):

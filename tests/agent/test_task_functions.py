@@ -58,7 +58,7 @@ async def test_a_task_function_runs_once_though_its_call_runs_again_with_an_answ
     agent = create(ScriptedModel([calls(*twice), "done"]), [body], checkpointer=saver)
     result = await agent.ainvoke(QUESTION, AT)
     assert sorted(ran) == [1, 2, 11, 12]
-    answers = dict.fromkeys([asked.id for asked in result["__interrupt__"]], "yes")
+    answers = dict.fromkeys([question.id for question in result["__interrupt__"]], "yes")
     result = await agent.ainvoke(Command(resume=answers), AT)
     assert shape(result)[2:] == ["tool:2, 4, yes, 6", "tool:22, 24, yes, 26", "ai:done"]
     assert sorted(ran) == [1, 2, 3, 11, 12, 13]
@@ -78,11 +78,11 @@ async def test_a_hook_has_task_functions_as_well() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_several_task_functions_run_at_once_and_their_errors_reach_the_call() -> None:
-    both = asyncio.Barrier(2)
+    barrier = asyncio.Barrier(2)
 
     @task
     async def meet(number: int) -> int:
-        await both.wait()
+        await barrier.wait()
         return number
 
     @task
@@ -92,10 +92,10 @@ async def test_several_task_functions_run_at_once_and_their_errors_reach_the_cal
     @tool
     async def body() -> str:
         """Run tasks."""
-        found = await asyncio.gather(meet(1), meet(2))
+        results = await asyncio.gather(meet(1), meet(2))
         failing = fails()
         errors = await asyncio.gather(failing, failing, return_exceptions=True)
-        return f"{found} {errors}"
+        return f"{results} {errors}"
 
     agent = create_react_agent(ScriptedModel([calls("body"), "done"]), [body])
     assert shape(await agent.ainvoke(QUESTION))[2] == "tool:[1, 2] [ValueError('no'), ValueError('no')]"

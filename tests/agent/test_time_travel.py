@@ -19,33 +19,39 @@ from ._savers import AT, complaint, saver_of, say, shape
 pytestmark = pytest.mark.real_clock
 
 
-def at(place: StateSnapshot | str) -> Any:
-    where = place if isinstance(place, str) else place_id(place)
-    return {"configurable": {"thread_id": "1", "checkpoint_id": where}}
+def at(snapshot: StateSnapshot | str) -> Any:
+    checkpoint_id = snapshot if isinstance(snapshot, str) else place_id(snapshot)
+    return {"configurable": {"thread_id": "1", "checkpoint_id": checkpoint_id}}
 
 
-def place_id(place: StateSnapshot) -> str:
-    return str(place.config["configurable"]["checkpoint_id"])
+def place_id(snapshot: StateSnapshot) -> str:
+    return str(snapshot.config["configurable"]["checkpoint_id"])
 
 
-def said(place: StateSnapshot) -> list[str]:
-    return shape(place.values.get("messages", []))
+def messages_of(snapshot: StateSnapshot) -> list[str]:
+    return shape(snapshot.values.get("messages", []))
 
 
 async def history(agent: Any, **options: Any) -> list[StateSnapshot]:
-    return [place async for place in agent.aget_state_history(AT, **options)]
+    return [snapshot async for snapshot in agent.aget_state_history(AT, **options)]
 
 
-def seen(place: StateSnapshot) -> Any:
+def comparable(snapshot: StateSnapshot) -> Any:
     """Return the parts of a place that must be the same in each reading."""
-    return said(place), place.next, place.metadata, [task.name for task in place.tasks], place.created_at
+    return (
+        messages_of(snapshot),
+        snapshot.next,
+        snapshot.metadata,
+        [task.name for task in snapshot.tasks],
+        snapshot.created_at,
+    )
 
 
 def echo(recorder: Recorder, saver: Any, **options: Any) -> Any:
     """An agent that calls `work` with each message and repeats the result."""
 
-    def reply(sent: list[Any]) -> Any:
-        last = sent[-1]
+    def reply(messages: list[Any]) -> Any:
+        last = messages[-1]
         return calls(("work", {"query": last.content})) if last.type == "human" else f"said {last.content}"
 
     model = ScriptedModel([reply], loop=True)
@@ -61,15 +67,15 @@ async def test_the_history_has_every_place_and_each_can_be_seen_again(saver: Any
     agent = echo(Recorder(), saver)
     await agent.ainvoke(say("a"), AT)
     await agent.ainvoke(say("b"), AT)
-    places = await history(agent)
-    again = [await agent.aget_state(place.config) for place in places]
+    snapshots = await history(agent)
+    reread_snapshots = [await agent.aget_state(snapshot.config) for snapshot in snapshots]
 
-    lengths = [len(place.values.get("messages", [])) for place in places]
+    lengths = [len(snapshot.values.get("messages", [])) for snapshot in snapshots]
     assert lengths == sorted(lengths, reverse=True)
     assert {0, 1, 2, 3, 4, 5, 6, 7, 8} == set(lengths)
-    ids = [place_id(place) for place in places]
+    ids = [place_id(snapshot) for snapshot in snapshots]
     assert ids == sorted(set(ids), reverse=True)
-    assert [seen(place) for place in again] == [seen(place) for place in places]
+    assert [comparable(snapshot) for snapshot in reread_snapshots] == [comparable(snapshot) for snapshot in snapshots]
 
 
 async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
@@ -81,14 +87,14 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     step = await history(agent, filter={"source": "loop", "step": 2})
     none = await history(agent, filter={"source": "nothing"})
     for number, place in enumerate(places):
-        assert [place_id(one) for one in await history(agent, before=at(place))] == places[number + 1 :]
-        assert [place_id(one) for one in await history(agent, limit=number)] == places[:number]
-    both = await history(agent, before=at(places[2]), limit=2)
+        assert [place_id(snapshot) for snapshot in await history(agent, before=at(place))] == places[number + 1 :]
+        assert [place_id(snapshot) for snapshot in await history(agent, limit=number)] == places[:number]
+    two_snapshots = await history(agent, before=at(places[2]), limit=2)
     assert {place.metadata["source"] for place in inputs} == {"input"}
     assert {place.next for place in inputs} == {("__start__",)}
     assert [place.metadata["step"] for place in step] == [2]
     assert none == []
-    assert [place_id(place) for place in both] == places[3:5]
+    assert [place_id(place) for place in two_snapshots] == places[3:5]
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -100,19 +106,21 @@ async def test_the_thread_goes_on_from_any_place_and_what_was_there_stays(saver:
     before = await history(agent)
     if number >= len(before):
         pytest.skip("there is no such place")
-    place = before[number]
-    result = await agent.ainvoke(None, place.config)
+    start = before[number]
+    result = await agent.ainvoke(None, start.config)
     after = await history(agent)
-    again = {place_id(one): seen(await agent.aget_state(one.config)) for one in before}
+    reread = {place_id(snapshot): comparable(await agent.aget_state(snapshot.config)) for snapshot in before}
 
     turns = [*TURN_A, *TURN_B]
-    expected = said(place) if not place.next else turns[:4] if len(said(place)) < 4 else turns
+    expected = messages_of(start) if not start.next else turns[:4] if len(messages_of(start)) < 4 else turns
     assert shape(result) == expected
-    assert again == {place_id(one): seen(one) for one in before}
-    assert [place_id(one) for one in after if one in before] == [place_id(one) for one in before if one in after]
-    assert {place_id(one) for one in before} <= {place_id(one) for one in after}
-    if place.next:
-        assert shape(result) == said(after[0])
+    assert reread == {place_id(snapshot): comparable(snapshot) for snapshot in before}
+    assert [place_id(snapshot) for snapshot in after if snapshot in before] == [
+        place_id(snapshot) for snapshot in before if snapshot in after
+    ]
+    assert {place_id(snapshot) for snapshot in before} <= {place_id(snapshot) for snapshot in after}
+    if start.next:
+        assert shape(result) == messages_of(after[0])
 
 
 @pytest.mark.parametrize("number", range(10))
@@ -128,9 +136,9 @@ async def test_a_new_message_at_any_place_is_a_fork_with_a_valid_history(saver: 
 
     texts = shape(result)
     assert texts[-4:] == TURN_C
-    assert texts[: len(said(before[number]))] == said(before[number])
+    assert texts[: len(messages_of(before[number]))] == messages_of(before[number])
     assert complaint(result["messages"]) is None
-    assert said(present) == texts
+    assert messages_of(present) == texts
 
 
 async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> None:
@@ -139,14 +147,18 @@ async def test_time_travel_asks_again_and_forgets_the_answers(saver: Any) -> Non
     agent = create_react_agent(model, desk.tools(), checkpointer=saver)
     first = await agent.ainvoke(say("go"), AT)
     await agent.ainvoke(Command(resume="one"), AT)
-    place = next(place for place in reversed(await history(agent)) if place.next and "tools" in place.next)
-    second = await agent.ainvoke(None, place.config)
+    snapshot = next(
+        snapshot for snapshot in reversed(await history(agent)) if snapshot.next and "tools" in snapshot.next
+    )
+    second = await agent.ainvoke(None, snapshot.config)
     assert second["__interrupt__"][0].id != first["__interrupt__"][0].id
     result = await agent.ainvoke(Command(resume="two"), AT)
-    places = await history(agent)
+    snapshots = await history(agent)
     assert shape(result) == ["human:go", "ai:", "tool:a: two", "tool:did x", "ai:done again"]
     assert (desk.log.count("ask a"), desk.log.count("work x")) == (4, 2)
-    assert ["human:go", "ai:", "tool:a: one", "tool:did x", "ai:done"] in [said(place) for place in places]
+    assert ["human:go", "ai:", "tool:a: one", "tool:did x", "ai:done"] in [
+        messages_of(snapshot) for snapshot in snapshots
+    ]
 
 
 ACTIONS = st.one_of(
@@ -183,9 +195,9 @@ class _Walk:
             for action, detail in actions:
                 await self._do(action, detail)
                 await self._copy_new_places()
-            for where, copy in self.copies.items():
-                assert self._copy(await self.agent.aget_state(at(where))) == copy
-            assert {place_id(place) for place in await history(self.agent)} == self.copies.keys()
+            for checkpoint_id, copy in self.copies.items():
+                assert self._copy(await self.agent.aget_state(at(checkpoint_id))) == copy
+            assert {place_id(snapshot) for snapshot in await history(self.agent)} == self.copies.keys()
 
     async def _do(self, action: str, detail: Any) -> None:
         config = AT
@@ -209,12 +221,17 @@ class _Walk:
             await self.agent.aupdate_state(AT, {"messages": [change]})
 
     async def _copy_new_places(self) -> None:
-        for place in await history(self.agent):
-            self.copies.setdefault(place_id(place), self._copy(place))
+        for snapshot in await history(self.agent):
+            self.copies.setdefault(place_id(snapshot), self._copy(snapshot))
 
-    def _copy(self, place: StateSnapshot) -> Any:
-        messages = [message.model_dump() for message in place.values.get("messages", [])]
-        return messages, place.next, place.metadata, place.parent_config and place_id_of(place.parent_config)
+    def _copy(self, snapshot: StateSnapshot) -> Any:
+        messages = [message.model_dump() for message in snapshot.values.get("messages", [])]
+        return (
+            messages,
+            snapshot.next,
+            snapshot.metadata,
+            snapshot.parent_config and place_id_of(snapshot.parent_config),
+        )
 
 
 def place_id_of(config: Any) -> str:

@@ -52,15 +52,16 @@ async def answers_of(make: Any, *args: Any, **options: Any) -> tuple[list[Any], 
 @pytest.mark.backends("asyncio")
 @pytest.mark.filterwarnings("ignore:create_react_agent has been moved")
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [(create_react_agent, langgraph_create_react_agent), (create_agent, langchain_create_agent)]
+    ("make", "make_original"),
+    [(create_react_agent, langgraph_create_react_agent), (create_agent, langchain_create_agent)],
 )
-async def test_the_last_tool_of_a_list_is_used_as_before_the_migration(ours: Any, theirs: Any) -> None:
+async def test_the_last_tool_of_a_list_is_used_as_before_the_migration(make: Any, make_original: Any) -> None:
     tools = [look_here, look_there]
     with pytest.warns(DuplicateToolWarning, match=BOTH) as warned:
-        answers = await answers_of(ours, tools)
+        answers = await answers_of(make, tools)
 
     assert len(warned) == 1
-    assert answers == await answers_of(theirs, tools)
+    assert answers == await answers_of(make_original, tools)
     assert answers[0] == ["there"]
 
 

@@ -42,7 +42,7 @@ class Shop:
 
     def __init__(self, file: Path) -> None:
         self.url = f"sqlite:///{file}"
-        self.asked = anyio.Event()
+        self.payment_sent = anyio.Event()
         self.open = threading.Event()
         self._keys: list[tuple[str, str]] = []
 
@@ -54,7 +54,7 @@ class Shop:
     @property
     def paid(self) -> tuple[int, int, int]:
         """Number of payments without a key, with a key for each call, and with a key for each order."""
-        return len(self._keys), len({one for one, _ in self._keys}), len({of for _, of in self._keys})
+        return len(self._keys), len({key for key, _ in self._keys}), len({of for _, of in self._keys})
 
     async def breaks(self, order: int) -> str:
         if self.pay():
@@ -64,7 +64,7 @@ class Shop:
     async def hangs(self, order: int) -> str:
         is_first = self.pay()
         progress("asked the shop")
-        self.asked.set()
+        self.payment_sent.set()
         if is_first:
             await anyio.sleep_forever()
         return "paid"
@@ -93,10 +93,10 @@ class Shop:
         def reply(messages: Any) -> Any:
             return calls(*((name, {"order": 7}) for name in names)) if len(messages) == 1 else "done"
 
-        made = make(refund, "refund") if iscoroutinefunction(refund) else make_sync(refund, "refund")
+        refund_tool = make(refund, "refund") if iscoroutinefunction(refund) else make_sync(refund, "refund")
         return create_agent(
             ScriptedModel(replies or [reply], loop=True),
-            [made, *tools],
+            [refund_tool, *tools],
             policies={"refund": policy},
             checkpointer=self.url,
             **options,
@@ -115,14 +115,14 @@ def read(state: Any) -> list[str]:
 
 def questions(state: Any) -> list[str]:
     """Return the first line of each open question, down to a comma."""
-    texts = (one.value[0]["description"] for one in state.get("__interrupt__", ()))
+    texts = (question.value[0]["description"] for question in state.get("__interrupt__", ()))
     return [text.partition("\n")[0].partition(",")[0] for text in texts]
 
 
 async def answer(agent: Any, decision: str = "accept") -> Any:
     """Answer the open questions of the thread."""
     state = await agent.aget_state(AT)
-    return await agent.ainvoke(Command(resume={one.id: {"type": decision} for one in state.interrupts}), AT)
+    return await agent.ainvoke(Command(resume={question.id: {"type": decision} for question in state.interrupts}), AT)
 
 
 def is_shown(quoted: str, text: str) -> bool:
@@ -192,52 +192,52 @@ async def test_after_the_budget_of_a_run_the_model_may_repeat_the_call(shop: Sho
 
 
 async def test_after_the_end_of_one_call_the_model_may_repeat_it(shop: Shop) -> None:
-    found: list[Any] = []
+    results: list[Any] = []
     async with shop.agent(shop.hangs, replies=REPEATED) as agent, anyio.create_task_group() as group:
-        group.start_soon(keep, found, agent.ainvoke(GO, AT))
-        await shop.asked.wait()
+        group.start_soon(keep, results, agent.ainvoke(GO, AT))
+        await shop.payment_sent.wait()
         await agent.cancel(agent.running()[0].call_id)
-    first, second = read(found[0])
+    first, second = read(results[0])
     assert is_shown("was cancelled by the application", first)
-    assert (questions(found[0]), second, shop.paid) == ([], "paid", TWO_CALLS)
+    assert (questions(results[0]), second, shop.paid) == ([], "paid", TWO_CALLS)
 
 
 # The run ends within the call
 
 
-async def cancelled(agent: Any, shop: Shop) -> None:
+async def cancel_task(agent: Any, shop: Shop) -> None:
     """Cancel the task that runs the agent."""
     async with anyio.create_task_group() as group:
         group.start_soon(agent.ainvoke, GO, AT)
-        await shop.asked.wait()
+        await shop.payment_sent.wait()
         group.cancel_scope.cancel()
 
 
-async def left(agent: Any, shop: Shop) -> None:
+async def close_stream(agent: Any, shop: Shop) -> None:
     """Close the stream, as a server does whose client disconnects."""
     async with aclosing(agent.astream(GO, AT, stream_mode="custom")) as stream:
         async for _ in stream:
             break
 
 
-async def stopped(agent: Any, shop: Shop) -> None:
+async def cancel_run(agent: Any, shop: Shop) -> None:
     """Cancel the live run of the thread."""
     await agent.start(GO, AT)
-    await shop.asked.wait()
+    await shop.payment_sent.wait()
     await agent.live("1").cancel()
 
 
-async def drained(agent: Any, shop: Shop) -> None:
+async def drain_agent(agent: Any, shop: Shop) -> None:
     """Drain the agent."""
-    found: list[Any] = []
+    results: list[Any] = []
     async with anyio.create_task_group() as group:
-        group.start_soon(keep, found, agent.ainvoke(GO, AT))
-        await shop.asked.wait()
+        group.start_soon(keep, results, agent.ainvoke(GO, AT))
+        await shop.payment_sent.wait()
         await agent.drain(0.01)
-    assert isinstance(found[0], DrainingError)
+    assert isinstance(results[0], DrainingError)
 
 
-ENDS = [cancelled, left, stopped, drained]
+ENDS = [cancel_task, close_stream, cancel_run, drain_agent]
 
 
 @pytest.mark.every_variant
@@ -257,10 +257,10 @@ async def test_a_person_who_is_asked_about_it_may_run_it_again_with_the_same_key
     async with shop.agent(shop.hangs) as agent:
         await end(agent, shop)
     async with shop.agent(shop.hangs) as agent:
-        asked = await agent.ainvoke(None, AT)
+        interrupted_state = await agent.ainvoke(None, AT)
         before = shop.paid
         state = await answer(agent)
-    assert (questions(asked), before) == ([BEGUN], ONCE)
+    assert (questions(interrupted_state), before) == ([BEGUN], ONCE)
     assert (questions(state), read(state), shop.paid) == ([], ["paid"], SAME_CALL_TWICE)
 
 
@@ -269,7 +269,7 @@ async def test_an_error_of_another_call_leaves_it_unknown_too(shop: Shop, policy
     errors = [ValueError("no such order")]
 
     async def look(order: int) -> str:
-        await shop.asked.wait()
+        await shop.payment_sent.wait()
         if errors:
             raise errors.pop()
         return "found"
@@ -304,7 +304,7 @@ async def test_an_error_of_another_call_that_is_a_message_ends_no_call(shop: Sho
 async def test_a_call_that_may_run_twice_runs_again_without_a_question(shop: Shop, policy: CallPolicy) -> None:
     policy = CallPolicy(on_unknown=policy.on_unknown, idempotent=True)
     async with shop.agent(shop.hangs, policy=policy) as agent:
-        await cancelled(agent, shop)
+        await cancel_task(agent, shop)
         state = await agent.ainvoke(None, AT)
     assert (questions(state), read(state), shop.paid) == ([], ["paid"], SAME_CALL_TWICE)
 
@@ -319,7 +319,7 @@ async def test_the_thread_of_a_plain_function_pays_after_the_question(shop: Shop
 
     try:
         async with shop.agent(pays_late) as agent:
-            await left(agent, shop)
+            await close_stream(agent, shop)
             state = await agent.ainvoke(None, AT)
         assert (questions(state), shop.paid) == ([BEGUN], (0, 0, 0))
     finally:
@@ -343,13 +343,13 @@ async def test_an_approval_of_the_repeated_call_pays_again(shop: Shop) -> None:
 async def test_a_new_message_gives_up_a_call_that_had_begun(shop: Shop, policy: CallPolicy, is_asked: bool) -> None:
     """Nobody is asked, and a question that is open already is taken back."""
     async with shop.agent(shop.hangs, policy=policy) as agent:
-        await cancelled(agent, shop)
+        await cancel_task(agent, shop)
         if is_asked:
             assert questions(await agent.ainvoke(None, AT)) == [BEGUN]
         state = await agent.ainvoke(MORE, AT)
-    [told] = read(state)
-    assert is_shown("this call has no result", told)
-    assert "whether it had any effect is unknown" in told
+    [text] = read(state)
+    assert is_shown("this call has no result", text)
+    assert "whether it had any effect is unknown" in text
     assert (questions(state), shop.paid) == ([], ONCE)
 
 

@@ -20,7 +20,7 @@ def test_each_step_prints_what_the_page_shows(backend: str, postgres_url: str, t
     """A reader compares; without a database, `tests/test_docs.py` runs the same program with a file."""
     blocks = [(match["info"], match["code"]) for match in BLOCK.finditer(PAGE.read_text())]
     code = "\n\n".join(text for info, text in blocks if info == "python")
-    shown = "".join(text for info, text in blocks if info == "text" and not text.startswith("- from"))
+    expected = "".join(text for info, text in blocks if info == "text" and not text.startswith("- from"))
     (tmp_path / "orders.py").write_text(code)
     variables = {**os.environ, "DATABASE_URL": postgres_url, "BACKEND": backend}
     variables.pop("MODEL", None)
@@ -35,7 +35,7 @@ def test_each_step_prints_what_the_page_shows(backend: str, postgres_url: str, t
         env=variables,
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == shown
+    assert done.stdout == expected
     assert not (tmp_path / "orders.db").exists()
 
 
@@ -46,19 +46,21 @@ def test_the_named_parts_make_a_module_that_runs_no_step(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("MODEL", raising=False)
     page = PAGE.read_text()
-    named = set(re.findall(r"`(\w+)", "".join(re.findall(r"^- from .*$", page.partition("## What you have")[2], re.M))))
+    page_names = set(
+        re.findall(r"`(\w+)", "".join(re.findall(r"^- from .*$", page.partition("## What you have")[2], re.M)))
+    )
     code = "\n\n".join(match["code"] for match in BLOCK.finditer(page) if match["info"] == "python")
     parts = [
         part
         for part in ast.parse(code).body
-        if isinstance(part, (ast.Import, ast.ImportFrom)) or named & names_of(part)
+        if isinstance(part, (ast.Import, ast.ImportFrom)) or page_names & names_of(part)
     ]
     module: dict[str, Any] = {"__name__": "shop"}
     exec(compile(ast.Module(parts, []), "shop.py", "exec"), module)
     agent = module["build"](module["DATABASE_URL"])
     assert [*agent.tools.tools_by_name] == ["find_order", "track", "refund"]
     assert capsys.readouterr().out == ""
-    assert named <= module.keys()
+    assert page_names <= module.keys()
 
 
 def names_of(part: ast.stmt) -> set[str]:

@@ -59,11 +59,11 @@ def killed(forks: Forks, tmp_path_factory: pytest.TempPathFactory) -> Callable[[
 
     @cache
     def of(case: Case) -> Path:
-        (made := directory / str(case)).mkdir()
-        forks.begin("agent._unknown_agent", str(made), *astuple(case))
+        (case_directory := directory / str(case)).mkdir()
+        forks.begin("agent._unknown_agent", str(case_directory), *astuple(case))
         assert forks.answer() == signal.SIGKILL
         forks.tell()
-        return made
+        return case_directory
 
     return of
 
@@ -118,27 +118,31 @@ async def test_killed_before_its_claim_a_call_simply_runs(
     """With durability "exit", a run that was killed before any claim has left nothing and starts again."""
     async with resumed(case, policy, version=version) as (agent, log):
         before = log.lines
-        given = QUESTION if case.durability == "exit" else None
-        result = await agent.ainvoke(given, AT, durability=case.durability)
+        run_input = QUESTION if case.durability == "exit" else None
+        result = await agent.ainvoke(run_input, AT, durability=case.durability)
     assert shape(result) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
     assert log.lines == [*before, "pay p1"]
 
 
 @pytest.mark.parametrize(
-    ("case", "policy", "said"), [*((*one, "p1 is paid") for one in KEPT), *((*one, UNKNOWN) for one in FAILS)], ids=str
+    ("case", "policy", "tool_text"),
+    [*((*variant, "p1 is paid") for variant in KEPT), *((*variant, UNKNOWN) for variant in FAILS)],
+    ids=str,
 )
 async def test_killed_after_its_claim_a_call_does_not_run_again(
-    resumed: Resumed, case: Case, policy: str, said: str
+    resumed: Resumed, case: Case, policy: str, tool_text: str
 ) -> None:
     async with resumed(case, policy) as (agent, log):
         before = log.lines
         first = await agent.ainvoke(None, AT, durability=case.durability)
         result = await agent.ainvoke(say("and now?"), AT, durability=case.durability)
 
-    told = [message for message in result["messages"] if isinstance(message, ToolMessage)]
-    status = "error" if said == UNKNOWN else "success"
-    assert shape(first) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
-    assert [(message.tool_call_id, message.status, message.content) for message in told] == [("p1", status, said)]
+    tool_messages = [message for message in result["messages"] if isinstance(message, ToolMessage)]
+    status = "error" if tool_text == UNKNOWN else "success"
+    assert shape(first) == ["human:go", "ai:", f"tool:{tool_text}", "ai:done"]
+    assert [(message.tool_call_id, message.status, message.content) for message in tool_messages] == [
+        ("p1", status, tool_text)
+    ]
     assert log.lines == before
 
 
@@ -147,18 +151,18 @@ async def test_killed_after_its_claim_a_call_does_not_run_again(
 async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, saver: str, point: str) -> None:
     async with resumed(Case(saver, point)) as (agent, log):
         before = log.lines
-        asked = await agent.ainvoke(None, AT)
+        interrupted_state = await agent.ainvoke(None, AT)
         assert log.lines == before
         result = await agent.ainvoke(Command(resume=ACCEPT), AT)
 
-    (question,) = questions_in(asked)
+    (question,) = questions_in(interrupted_state)
     assert question.value[0]["action_request"] == {"action": "pay", "args": {"name": "p1"}}
     assert shape(result) == ["human:go", "ai:", "tool:p1 is paid", "ai:done"]
     assert log.lines == [*before, "pay p1"]
 
 
 @pytest.mark.parametrize(
-    ("answer", "said", "status"),
+    ("answer", "tool_text", "status"),
     [
         ({"type": "response", "args": "it was paid"}, "it was paid", "success"),
         ([{"type": "response", "args": "it was paid"}], "it was paid", "success"),
@@ -167,11 +171,11 @@ async def test_one_that_was_begun_is_asked_about_and_accepted(resumed: Resumed, 
     ],
     ids=repr,
 )
-async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, said: str, status: str) -> None:
+async def test_a_person_may_answer_in_its_place(resumed: Resumed, answer: Any, tool_text: str, status: str) -> None:
     async with resumed(Case("sqlite", "in body")) as (agent, log):
         await agent.ainvoke(None, AT)
         result = await agent.ainvoke(Command(resume=answer), AT)
-    assert shape(result) == ["human:go", "ai:", f"tool:{said}", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", f"tool:{tool_text}", "ai:done"]
     assert result["messages"][2].status == status
     assert log.lines == ["pay p1"]
 
@@ -194,10 +198,10 @@ async def test_an_invalid_answer_is_refused_and_the_question_stays(resumed: Resu
 async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Resumed, saver: str, version: str) -> None:
     async with resumed(Case(saver, "in body", "many"), version=version) as (agent, log):
         before = log.lines
-        asked = await agent.ainvoke(None, AT)
+        interrupted_state = await agent.ainvoke(None, AT)
         assert log.lines == [*before, "safe s1"]
         about = {q.value if isinstance(q.value, str) else q.value[0]["action_request"]["args"]["name"]: q.id
-                 for q in questions_in(asked)}  # fmt: skip
+                 for q in questions_in(interrupted_state)}  # fmt: skip
         partly = await agent.ainvoke(Command(resume={about["p2"]: {"type": "response", "args": "by hand"}}), AT)
         with pytest.raises(ValueError, match="'p1'"):
             await agent.ainvoke(Command(resume={about["p1"]: "what?", about["may I?"]: "yes"}), AT)
@@ -205,8 +209,8 @@ async def test_several_at_once_beside_finished_and_interrupted_ones(resumed: Res
     assert sorted(about) == ["may I?", "p1", "p2"]
     assert len(set(about.values())) == 3
     assert {question.id for question in questions_in(partly)} == {about["p1"], about["may I?"]}
-    said = ["tool:a1 is done", "tool:p1 is paid", "tool:q1: yes", "tool:by hand", "tool:s1 is safe", "ai:done"]
-    assert shape(result) == ["human:go", "ai:", *said]
+    expected = ["tool:a1 is done", "tool:p1 is paid", "tool:q1: yes", "tool:by hand", "tool:s1 is safe", "ai:done"]
+    assert shape(result) == ["human:go", "ai:", *expected]
     assert complaint(result["messages"]) is None
     assert log.lines == [*before, "safe s1", "pay p1"]
 
@@ -228,15 +232,15 @@ async def test_killed_after_its_answer_a_call_is_unknown_like_any_other(resumed:
     async with resumed(Case("sqlite", "in body", "asking")) as (agent, log):
         stored = agent.checkpointer.get_tuple(AT).pending_writes
         entries = [entry for _, channel, value in stored if channel == ENTRIES for entry in value]
-        own = [entry["records"]["c1"]["pending"][0].id for entry in entries if entry["kind"] == "asked"]
-        asked = await agent.ainvoke(None, AT)
-        (question,) = questions_in(asked)
+        own_question_ids = [entry["records"]["c1"]["pending"][0].id for entry in entries if entry["kind"] == "asked"]
+        interrupted_state = await agent.ainvoke(None, AT)
+        (question,) = questions_in(interrupted_state)
         first = await agent.ainvoke(Command(resume=ACCEPT), AT)
         result = await agent.ainvoke(Command(resume="yes"), AT)
-    assert own
-    assert question.id not in own
+    assert own_question_ids
+    assert question.id not in own_question_ids
     assert question.value[0]["action_request"]["action"] == "careful"
-    assert [again.value for again in questions_in(first)] == ["may I pay?"]
+    assert [earlier_question.value for earlier_question in questions_in(first)] == ["may I pay?"]
     assert shape(result)[2:] == ["tool:c1: yes", "ai:done"]
     assert log.lines == ["careful c1", "careful c1"]
 
@@ -263,10 +267,10 @@ async def test_what_may_run_twice_is_not_claimed(policy: CallPolicy) -> None:
 
     tool = Recorder().tool("work")
     plain = await writes([tool])
-    other = await writes(ToolNode([tool], policies={"work": policy}))
-    assert other[0] == plain[0]
+    repeatable = await writes(ToolNode([tool], policies={"work": policy}))
+    assert repeatable[0] == plain[0]
     assert plain[1].count("claim") == 2
-    assert "claim" not in other[1]
+    assert "claim" not in repeatable[1]
 
 
 @pytest.mark.parametrize("kind", ON_DISK)
@@ -283,7 +287,7 @@ async def test_the_claims_of_a_batch_share_their_writes(kind: str, tmp_path: Pat
     async with saver_of(kind, tmp_path / "db", **savers_that_tell(count)) as saver:
         agent = create_react_agent(model, node_of(recorder.tool("pay", seconds=1.0)), checkpointer=saver)
         await agent.ainvoke(QUESTION, AT)
-    assert [one.count("claim") for one in kinds if "claim" in one] == [100]
+    assert [kinds_of_write.count("claim") for kinds_of_write in kinds if "claim" in kinds_of_write] == [100]
     # How many results share a write depends on how fast the disk is: one write for each would be a hundred more.
     assert len(kinds) <= 30
     assert recorder.peak == 100
@@ -303,17 +307,20 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
     async with saver_of(kind, tmp_path / "db") as saver:
 
         def agent() -> Any:
-            script = ScriptedModel([lambda seen: calls("careful") if len(seen) == 1 else "done"], loop=True)
+            script = ScriptedModel([lambda messages: calls("careful") if len(messages) == 1 else "done"], loop=True)
             return create_react_agent(script, node_of(careful, policy=policy), checkpointer=saver)
 
         first = await agent().ainvoke(QUESTION, AT)
-        again = await agent().ainvoke(None, AT)
+        first_repeated = await agent().ainvoke(None, AT)
         second = await agent().ainvoke(Command(resume="yes"), AT)
-        still = await agent().ainvoke(None, AT)
+        second_repeated = await agent().ainvoke(None, AT)
         result = await agent().ainvoke(Command(resume="really"), AT)
 
-    asked = [[question.value for question in questions_in(one)] for one in (first, again, second, still)]
-    assert asked == [["may I?"], ["may I?"], ["really?"], ["really?"]]
+    question_values = [
+        [question.value for question in questions_in(state)]
+        for state in (first, first_repeated, second, second_repeated)
+    ]
+    assert question_values == [["may I?"], ["may I?"], ["really?"], ["really?"]]
     assert shape(result)[2:] == ["tool:yes-really", "ai:done"]
     assert runs == ["paid"]
 
@@ -367,10 +374,10 @@ async def test_a_body_that_a_failing_neighbour_cancelled_is_unknown() -> None:
     agent = scripted([batch, "done"], node, checkpointer=InMemorySaver())
     with pytest.raises(ValueError, match="boom"):
         await agent.ainvoke(QUESTION, AT)
-    asked = await agent.ainvoke(None, AT)
+    interrupted_state = await agent.ainvoke(None, AT)
     result = await agent.ainvoke(Command(resume={"type": "response", "args": "a, by hand"}), AT)
 
-    (question,) = questions_in(asked)
+    (question,) = questions_in(interrupted_state)
     assert question.value[0]["action_request"]["args"] == {"query": "a"}
     assert shape(result)[2:] == ["tool:a, by hand", "tool:b", "tool:fine", "ai:done"]
     assert recorder.order == ["pay(a)", "pay(b)"]
@@ -399,14 +406,14 @@ class Work:
     def __init__(self, killed_at: int = 0) -> None:
         self.begun: list[str] = []
         self.saver = Recording()
-        self.left: InMemorySaver | None = None
+        self.saver_at_kill: InMemorySaver | None = None
         self._killed_at = killed_at
 
     async def work(self, query: str = "") -> str:
         """Work."""
         self.begun.append(query)
         if len(self.begun) == self._killed_at:
-            self.left = copy_of(self.saver)
+            self.saver_at_kill = copy_of(self.saver)
         return f"did {query}"
 
     def tool(self, **options: Any) -> BaseTool:
@@ -417,7 +424,7 @@ def batch(*queries: str) -> Any:
     return calls(*(("work", {"query": query}) for query in queries))
 
 
-def told(result: Any) -> list[str]:
+def tool_texts(result: Any) -> list[str]:
     return [message.text for message in result["messages"] if isinstance(message, ToolMessage)]
 
 
@@ -428,8 +435,8 @@ async def rerun_after_kill(
     before, after = Work(killed_at), Work()
     model = ScriptedModel([batch(*queries), "done"])
     await create_react_agent(model, tools(before), checkpointer=before.saver, **options).ainvoke(QUESTION, AT)
-    agent = scripted(["done"], tools(after), checkpointer=before.left, **options)
-    return told(await agent.ainvoke(None, AT)), after
+    agent = scripted(["done"], tools(after), checkpointer=before.saver_at_kill, **options)
+    return tool_texts(await agent.ainvoke(None, AT)), after
 
 
 REPEATED: dict[str, tuple[Callable[[Work], Any], dict[str, Any]]] = {
@@ -450,8 +457,8 @@ REPEATED: dict[str, tuple[Callable[[Work], Any], dict[str, Any]]] = {
 async def test_what_is_said_to_be_safe_to_repeat_runs_again_after_a_kill(said_by: str) -> None:
     """The mark may be in the tool's policy or metadata, or in an option of node or agent for LangGraph's behaviour."""
     tools, options = REPEATED[said_by]
-    found, after = await rerun_after_kill(tools, "a", **options)
-    assert found == ["did a"]
+    texts, after = await rerun_after_kill(tools, "a", **options)
+    assert texts == ["did a"]
     assert after.begun == ["a"]
 
 
@@ -467,8 +474,8 @@ async def test_what_is_said_to_be_safe_to_repeat_runs_again_after_a_kill(said_by
 )
 async def test_anything_else_is_told_as_unknown_and_does_not_run(tools: Any) -> None:
     """A policy has precedence over the options of tool and node."""
-    found, after = await rerun_after_kill(tools, "a")
-    assert found == [UNKNOWN]
+    texts, after = await rerun_after_kill(tools, "a")
+    assert texts == [UNKNOWN]
     assert after.begun == []
 
 
@@ -485,8 +492,8 @@ def test_the_option_belongs_to_the_node_where_one_is_given() -> None:
 
 @pytest.mark.parametrize("limit", [Limit(concurrency=1), Limit(rate=Rate(1, per=0.01))], ids=["places", "rate"])
 async def test_calls_that_waited_for_a_place_when_the_process_was_killed_have_not_begun(limit: Limit) -> None:
-    found, after = await rerun_after_kill(lambda work: ToolNode([work.tool()], limit=limit), "a", "b", "c")
-    assert found == [UNKNOWN, "did b", "did c"]
+    texts, after = await rerun_after_kill(lambda work: ToolNode([work.tool()], limit=limit), "a", "b", "c")
+    assert texts == [UNKNOWN, "did b", "did c"]
     assert after.begun == ["b", "c"]
 
 
@@ -498,7 +505,7 @@ async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begu
         at_work.set()
         await anyio.sleep_forever()
 
-    async def cancelled(agent: Any) -> None:
+    async def cancel_in_work(agent: Any) -> None:
         async with anyio.create_task_group() as group:
             group.start_soon(agent.ainvoke, QUESTION, AT)
             await at_work.wait()
@@ -506,9 +513,9 @@ async def test_a_run_that_ends_in_order_leaves_nothing_unknown_that_had_not_begu
 
     model = ScriptedModel([batch("a"), "done"])
     node = ToolNode([work.tool()], awrap_tool_call=hold)
-    await cancelled(create_react_agent(model, node, checkpointer=work.saver))
+    await cancel_in_work(create_react_agent(model, node, checkpointer=work.saver))
     result = await create_react_agent(model, [work.tool()], checkpointer=work.saver).ainvoke(None, AT)
-    assert told(result) == ["did a"]
+    assert tool_texts(result) == ["did a"]
 
 
 @pytest.mark.parametrize("durability", ["sync", "async"])

@@ -53,8 +53,8 @@ def test_of_many_parts_only_the_one_that_cannot_be_stored_is_written() -> None:
             return super().__repr__()
 
     rows = {Key(number): BIG if number == 500 else number for number in range(1000)}
-    said = describe_unstorable(rows, lambda parts: BIG not in parts)  # type: ignore[operator]
-    assert (said, written) == ("['500'] is an integer of 65 bits, and 64 are the most", ["500"])
+    description = describe_unstorable(rows, lambda parts: BIG not in parts)  # type: ignore[operator]
+    assert (description, written) == ("['500'] is an integer of 65 bits, and 64 are the most", ["500"])
 
 
 @AGENTS
@@ -223,14 +223,14 @@ async def test_a_question_that_cannot_be_stored_is_named(saver: Any, durability:
 @AGENTS
 @DURABILITIES
 @pytest.mark.parametrize(
-    ("value", "told"),
+    ("value", "reason"),
     [
         *((value, "an integer of 65 bits") for value in (BIG, -BIG, [{"deep": BIG}])),
         *((value, "half of a surrogate pair") for value in ("\ud800", [{"\udfff": "é"}])),
     ],
 )
 async def test_a_call_with_arguments_that_cannot_be_stored_is_answered_with_an_error(
-    saver: Any, make: Any, durability: Any, value: Any, told: str
+    saver: Any, make: Any, durability: Any, value: Any, reason: str
 ) -> None:
     """Both are legal JSON. The thread stood before the tools, without the reply, for ever."""
     added: list[Any] = []
@@ -245,7 +245,7 @@ async def test_a_call_with_arguments_that_cannot_be_stored_is_answered_with_an_e
     state = await agent.ainvoke(QUESTION, AT, durability=durability)
 
     refused, done = state["messages"][2:4]
-    assert told in refused.text
+    assert reason in refused.text
     assert done.text == "added"
     assert added == [2**64 - 1]
     assert state["messages"][-1].text == "done"
@@ -324,12 +324,12 @@ async def test_no_call_begins_beside_an_answer_that_cannot_be_stored(saver: Any)
     model = ScriptedModel([calls(("pay", {"amount": 1}), ("pay", {"amount": 2}))], loop=True)
     agent = create_react_agent(model, [pay], middleware=[RequireApproval()], checkpointer=saver)
     for number in range(8):
-        place: Any = {"configurable": {"thread_id": str(number)}}
-        first, second = (await agent.ainvoke(QUESTION, place))["__interrupt__"]
+        config: Any = {"configurable": {"thread_id": str(number)}}
+        first, second = (await agent.ainvoke(QUESTION, config))["__interrupt__"]
         edit = {"type": "edit", "args": {"action": "pay", "args": {"amount": BIG}}}
         answers = {first.id: {"type": "accept", "args": None}, second.id: edit}
         with pytest.raises(StorageError, match="an integer of 65 bits"):
-            await agent.ainvoke(Command(resume=answers), place)
+            await agent.ainvoke(Command(resume=answers), config)
     assert paid == []
 
 

@@ -80,7 +80,7 @@ async def coding_with_a_correction(folder: Path) -> None:
         ]
     )
 
-    def person(asked: Mapping[str, Any]) -> dict[str, Any]:
+    def person(question: Mapping[str, Any]) -> dict[str, Any]:
         return {"type": "edit", "args": {"args": app.REPAIR}}
 
     await app.work(app.TASK, model, folder, person)
@@ -98,7 +98,7 @@ RUNS: Mapping[str, Callable[[Path], Awaitable[None]]] = {
 def record(name: str) -> None:
     """Record a run; in the file, words stand for the folder and the ports of this machine."""
 
-    async def recorded(folder: Path) -> None:
+    async def record_run(folder: Path) -> None:
         def without_places(value: Any) -> Any:
             text = json.dumps(value).replace(str(folder), "project")
             return json.loads(re.sub(r"(127\.0\.0\.\d+):\d+", r"\1", text))
@@ -107,7 +107,7 @@ def record(name: str) -> None:
             await RUNS[name](folder)
 
     with TemporaryDirectory() as folder:
-        anyio.run(recorded, Path(folder))
+        anyio.run(record_run, Path(folder))
 
 
 if __name__ == "__main__":

@@ -97,8 +97,8 @@ class Client:
         return await self.post("messages", {"text": text}, thread)
 
     async def answer(self, turn: Turn, answer: dict[str, Any], thread: str = "ann") -> Turn:
-        [(asked, _)] = dict(turn)["question"].items()
-        return await self.post("answers", {asked: answer}, thread)
+        [(question, _)] = dict(turn)["question"].items()
+        return await self.post("answers", {question: answer}, thread)
 
 
 @asynccontextmanager
@@ -113,17 +113,17 @@ async def order_service(user_of: Callable[[Any], str | None] | None = None, **op
         yield Client(app, http)
 
 
-async def answered() -> None:
+async def track_orders() -> None:
     async with order_service() as client:
         await client.say("Where are orders A-1 and A-2?")
 
 
-async def approved() -> None:
+async def approve_refund() -> None:
     async with order_service() as client:
         await client.answer(await client.say("Please refund order A-1."), {"type": "accept"})
 
 
-async def denied() -> None:
+async def deny_refund() -> None:
     async with order_service() as client:
         await client.answer(await client.say("Please refund order A-1."), {"type": "ignore", "args": "already paid"})
 
@@ -145,14 +145,14 @@ async def two_customers() -> None:
             ("ann/1", "What is open?"),
             ("bob/1", "Close: 1."),
         ]:
-            given = {"messages": [("user", text)]}
-            await agent.ainvoke(given, {"configurable": {"thread_id": thread}})
+            user_input = {"messages": [("user", text)]}
+            await agent.ainvoke(user_input, {"configurable": {"thread_id": thread}})
 
 
 CONVERSATIONS: dict[str, Callable[[], Awaitable[None]]] = {
-    "order_answered": answered,
-    "order_refund_approved": approved,
-    "order_refund_denied": denied,
+    "order_answered": track_orders,
+    "order_refund_approved": approve_refund,
+    "order_refund_denied": deny_refund,
     "order_failures": broken,
     "support_two_customers": two_customers,
 }
@@ -168,17 +168,17 @@ def record(path: Path, conversation: Callable[[], Awaitable[None]], backend: str
 _UNIQUE = re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b|\b[0-9a-f]{32}\b")
 
 
-def _numbered(found: str, number: int) -> str:
+def _as_unique_id(original: str, number: int) -> str:
     """Return a number in the form of a random id: a replay looks at the length of a question's id."""
-    digits = f"{number:0{len(found.replace('-', ''))}x}"
-    return digits if "-" not in found else str(UUID(digits))
+    digits = f"{number:0{len(original.replace('-', ''))}x}"
+    return digits if "-" not in original else str(UUID(digits))
 
 
 def _tidy(text: str) -> str:
     """Return a recording without its place and time, and with numbers instead of random ids."""
     numbers = count(1)
-    number = cache(lambda found: _numbered(found, next(numbers)))
-    lines = [json.loads(line) for line in _UNIQUE.sub(lambda found: number(found[0]), text).splitlines()]
+    number = cache(lambda original: _as_unique_id(original, next(numbers)))
+    lines = [json.loads(line) for line in _UNIQUE.sub(lambda original: number(original[0]), text).splitlines()]
     for line in lines[1:]:
         line["t"] = round(line["t"], 2)
     lines[0] |= {"started": "2026-01-01T00:00:00+00:00", "pid": 1, "python": "3"}

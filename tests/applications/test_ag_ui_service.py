@@ -34,7 +34,7 @@ Step = dict[str, Any]
 
 
 @asynccontextmanager
-async def served(backend: str, agent: Any = None) -> AsyncGenerator[str]:
+async def serve_agent(backend: str, agent: Any = None) -> AsyncGenerator[str]:
     """Serve the example on a port of loopback, and yield the URL of its agent."""
     servers = example("order_service")
     app, listener = example("ag_ui_service").service(agent), servers.Listener()
@@ -81,7 +81,7 @@ TEXT = ["TEXT_MESSAGE_START", "TEXT_MESSAGE_CONTENT", "TEXT_MESSAGE_END"]
 
 
 async def test_the_client_reads_calls_a_failure_and_the_text(backend: str) -> None:
-    async with served(backend) as url:
+    async with serve_agent(backend) as url:
         [result] = await converse(url, {"say": "tea dragons"})
 
     assert result["error"] is None
@@ -105,19 +105,19 @@ async def test_the_client_reads_calls_a_failure_and_the_text(backend: str) -> No
 @pytest.mark.exhaustive
 async def test_the_client_answers_a_question(backend: str) -> None:
     """The client refuses a message while a question is open."""
-    async with served(backend) as url:
-        asked, refused, answered, after = await converse(
+    async with serve_agent(backend) as url:
+        interrupted, refused, answered, after = await converse(
             url, {"say": "Order Tea"}, {"say": "Hello?"}, {"answer": "yes"}, {"say": "coffee"}
         )
 
-    assert types_of(asked) == ["RUN_STARTED", *CALL, "RUN_FINISHED"]
-    [question] = asked["events"][-1]["outcome"]["interrupts"]
+    assert types_of(interrupted) == ["RUN_STARTED", *CALL, "RUN_FINISHED"]
+    [question] = interrupted["events"][-1]["outcome"]["interrupts"]
     assert question["message"] == "Order Tea?"
     assert refused["events"] == [] and "interrupt" in refused["error"]
     assert types_of(answered) == ["RUN_STARTED", "TOOL_CALL_RESULT", *TEXT, "RUN_FINISHED"]
     assert answered["messages"][-1]["content"] == "I am done: ordered Tea."
     assert after["messages"][-1]["content"] == "I am done: one book about coffee."
-    assert [result["error"] for result in (asked, answered, after)] == [None, None, None]
+    assert [result["error"] for result in (interrupted, answered, after)] == [None, None, None]
 
 
 def agent_with_a_slow_call() -> tuple[Any, anyio.Event]:
@@ -143,15 +143,15 @@ def agent_with_a_slow_call() -> tuple[Any, anyio.Event]:
 @pytest.mark.exhaustive
 async def test_the_run_ends_when_the_client_leaves_and_the_thread_goes_on(backend: str) -> None:
     agent, ended = agent_with_a_slow_call()
-    async with served(backend, agent) as url:
-        [left] = await converse(url, {"say": "Go.", "leave_at": "TOOL_CALL_RESULT"})
+    async with serve_agent(backend, agent) as url:
+        [result] = await converse(url, {"say": "Go.", "leave_at": "TOOL_CALL_RESULT"})
         with anyio.fail_after(WAIT):
             await ended.wait()
             [after] = await converse(url, {"say": "Are you there?"})
             while "is being run by" in json.dumps(after):  # the run has its last steps before it
                 [after] = await converse(url, {"say": "Are you there?"})
 
-    assert left["events"][-1]["code"] == "abort"
+    assert result["events"][-1]["code"] == "abort"
     assert after["error"] is None
     assert after["messages"][-1]["content"] == "I see."
 
@@ -188,7 +188,7 @@ async def test_the_client_reads_that_a_run_failed_but_not_why(backend: str) -> N
     def fail(_: Any) -> str:
         raise RuntimeError("password=hunter2")
 
-    async with served(backend, create_agent(ScriptedModel([fail]), [], checkpointer="memory")) as url:
+    async with serve_agent(backend, create_agent(ScriptedModel([fail]), [], checkpointer="memory")) as url:
         [result] = await converse(url, {"say": "Hello."})
 
     assert types_of(result) == ["RUN_STARTED", "RUN_ERROR"]
@@ -202,7 +202,7 @@ async def test_texts_that_utf_8_cannot_have_reach_the_client(backend: str) -> No
         return "\ud800 and \x00"
 
     model = ScriptedModel([calls("speak"), "It is \udfff."])
-    async with served(backend, create_agent(model, [speak], checkpointer="memory")) as url:
+    async with serve_agent(backend, create_agent(model, [speak], checkpointer="memory")) as url:
         [result] = await converse(url, {"say": "Speak."})
 
     assert result["error"] is None
@@ -242,7 +242,7 @@ BODIES = {
 async def test_hostile_bodies_are_refused_in_words(backend: str) -> None:
     """An answer is short, whatever the body was, and the next client is served."""
     answers: dict[str, tuple[int, str]] = {}
-    async with served(backend) as url, httpx2.AsyncClient(timeout=WAIT) as http:
+    async with serve_agent(backend) as url, httpx2.AsyncClient(timeout=WAIT) as http:
         for name, (body, _, _) in BODIES.items():
             answers[name] = await send(http, url, body)
         last = await http.post(url, json=RUN)
@@ -266,7 +266,7 @@ async def send(http: httpx2.AsyncClient, url: str, body: bytes) -> tuple[int, st
 
 async def test_a_page_of_another_site_starts_no_run(backend: str) -> None:
     """Browsers send other types than JSON without being asked, and a name of the other site may resolve to here."""
-    async with served(backend) as url, httpx2.AsyncClient(timeout=WAIT) as http:
+    async with serve_agent(backend) as url, httpx2.AsyncClient(timeout=WAIT) as http:
         simple = await http.post(url, content=json.dumps(RUN), headers={"Content-Type": "text/plain"})
         rebound = await http.post(url, json=RUN, headers={"Host": "evil.example"})
 
@@ -275,12 +275,12 @@ async def test_a_page_of_another_site_starts_no_run(backend: str) -> None:
 
 
 async def test_a_message_does_not_give_up_an_open_question(backend: str) -> None:
-    async with served(backend) as url, httpx2.AsyncClient(timeout=WAIT) as http:
-        asked = await http.post(url, json={**RUN, "messages": [{"role": "user", "content": "Order Tea"}]})
+    async with serve_agent(backend) as url, httpx2.AsyncClient(timeout=WAIT) as http:
+        response = await http.post(url, json={**RUN, "messages": [{"role": "user", "content": "Order Tea"}]})
         refused = await http.post(url, json=RUN)
         wrong = {"interruptId": "0" * 32, "status": "resolved", "payload": "yes"}
         unknown = await http.post(url, json={**RUN, "resume": [wrong]})
 
-    assert "Order Tea?" in asked.text
+    assert "Order Tea?" in response.text
     assert refused.status_code == 409 and refused.text.startswith("answer the open question in `resume`")
     assert "RUN_ERROR" in unknown.text and "TOOL_CALL_RESULT" not in unknown.text

@@ -129,13 +129,13 @@ async def test_the_end_of_the_worker_ends_all_processes_of_a_command(tmp_path: P
         message = await run("sh", "-c", script)
         seconds = time.monotonic() - begun
         assert (await run("sh", "-c", "true")).text == "Exit code 0.\n"
-        left = {
+        remaining_pids = {
             pid for pid in running(descendants(os.getpid())) if _command_of(pid)[:1] in ([b"sleep"], [b"sh"], [b"yes"])
         }
 
     assert "did not finish within its timeout" in message.text
     assert seconds < TIMEOUT + LATE
-    assert left == set()
+    assert remaining_pids == set()
 
 
 def _command_of(pid: int) -> list[bytes]:

@@ -109,9 +109,9 @@ async def test_without_its_authorizer_a_statement_still_writes_nothing(tmp_path:
     """The kernel is the boundary: the worker may only read the folder. The authorizer gives the better message."""
     outside = tmp_path / "outside"
     outside.mkdir()
-    other, path = new_shop(outside), tmp_path / "inside" / "shop.db"
+    outside_path, path = new_shop(outside), tmp_path / "inside" / "shop.db"
     path.parent.mkdir()
-    other.rename(path)
+    outside_path.rename(path)
     new_shop(outside)
     async with reading(read_without_authorizer, in_file(path)) as ask:
         assert "tea" in (await ask("SELECT name FROM item")).text

@@ -41,15 +41,15 @@ def project(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def swapped_folder(project: Path) -> Generator[None]:
+def swap_folder(project: Path) -> Generator[None]:
     """Swap the folder for a link to the outside, and back, again and again."""
     is_over = threading.Event()
-    folder, link, place = project / "folder", project / "link", project / "place"
+    folder, link, spare = project / "folder", project / "link", project / "place"
     link.symlink_to(project.parent / "outside")
 
     def swap() -> None:
         while not is_over.is_set():
-            for source, target in ((folder, place), (link, folder), (folder, link), (place, folder)):
+            for source, target in ((folder, spare), (link, folder), (folder, link), (spare, folder)):
                 source.rename(target)
 
     thread = threading.Thread(target=swap)
@@ -66,7 +66,7 @@ def test_no_swapped_link_leads_out_of_the_project(project: Path) -> None:
     tools = tools_of(project)
     answers: set[str] = set()
     end = time.monotonic() + 1.0
-    with swapped_folder(project):
+    with swap_folder(project):
         while time.monotonic() < end:
             answers.add(answer(tools["read_file"], path="folder/notes.txt"))
             answers.add(answer(tools["edit_file"], path="folder/notes.txt", old=SECRET, new="evil"))
@@ -103,13 +103,13 @@ def test_of_a_long_file_only_the_beginning_is_read(project: Path) -> None:
     try:
         read = answer(tools["read_file"], path="long.txt")
         edited = answer(tools["edit_file"], path="long.txt", old="a", new="b")
-        _, most = tracemalloc.get_traced_memory()
+        _, peak = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
     assert read == "\0" * 20_000 + "\n[and more; use grep.]"
     assert edited == "long.txt has more than 1,000,000 characters, and cannot be edited."
-    assert most < 16_000_000
+    assert peak < 16_000_000
 
 
 @pytest.mark.parametrize("new", ["", "tea and ham", "grün"])

@@ -59,7 +59,7 @@ class Served(Client):
     async def state(self, thread: str = "ann") -> Any:
         return (await self.http.get(f"/threads/{thread}")).json()
 
-    async def said(self, thread: str = "ann") -> list[str]:
+    async def human_texts(self, thread: str = "ann") -> list[str]:
         return [message["text"] for message in (await self.state(thread))["messages"] if message["type"] == "human"]
 
     async def first(self, kind: str, thread: str = "ann") -> Event:
@@ -77,7 +77,7 @@ class Served(Client):
 
 
 @asynccontextmanager
-async def served(backend: str, model: Any = None) -> AsyncGenerator[Served]:
+async def serve_example(backend: str, model: Any = None) -> AsyncGenerator[Served]:
     """Serve the example on a port of loopback, and yield a client."""
     module, carrier = example("order_service"), Carrier()
     shop = module.Shop(seconds=0)
@@ -106,20 +106,20 @@ def backend(anyio_backend_name: str) -> str:
 
 
 async def test_two_messages_during_a_run_are_read_once_each(backend: str) -> None:
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         assert await client.status_of("messages", TRACK) == 202
         await client.first("progress")
         async with anyio.create_task_group() as senders:
             for text in ("Please hurry.", "And where is order A-3?"):
                 senders.start_soon(client.status_of, "messages", {"text": text})
-        unread = await client.said()
+        unread = await client.human_texts()
         for answer in client.carrier.answers.values():
             answer.set()
         kinds = [kind async for _, kind, _ in client.events()]
-        said = await client.said()
+        texts = await client.human_texts()
 
     assert unread == [TRACK["text"]]
-    assert said[0] == TRACK["text"] and sorted(said[1:]) == ["And where is order A-3?", "Please hurry."]
+    assert texts[0] == TRACK["text"] and sorted(texts[1:]) == ["And where is order A-3?", "Please hurry."]
     assert kinds.count("end") == 1
     assert client.carrier.cut_off == []
 
@@ -127,25 +127,25 @@ async def test_two_messages_during_a_run_are_read_once_each(backend: str) -> Non
 async def test_messages_at_the_same_time_start_one_run_that_reads_each_once(backend: str) -> None:
     model = ScriptedModel(["yes"], loop=True)
     texts = [f"question {number}" for number in range(10)]
-    async with served(backend, model) as client:
+    async with serve_example(backend, model) as client:
         async with anyio.create_task_group() as senders:
             for text in texts:
                 senders.start_soon(client.status_of, "messages", {"text": text})
         assert [kind async for _, kind, _ in client.events()][-1] == "end"
-        assert sorted(await client.said()) == texts
+        assert sorted(await client.human_texts()) == texts
 
 
 async def test_a_client_that_is_cut_off_after_each_event_and_comes_back_misses_none(backend: str) -> None:
     received_events: list[Event] = []
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         await client.status_of("messages", TRACK)
-        seen = None
+        last_number = None
         while not received_events or received_events[-1][1] != "end":
             assert len(received_events) < 100
-            async with aclosing(client.events(seen=seen)) as events:
+            async with aclosing(client.events(seen=last_number)) as events:
                 event = await anext(events)
             received_events.append(event)
-            seen = event[0]
+            last_number = event[0]
             if event[1] == "progress":
                 client.carrier.answers[event[2]["message"].split()[-1]].set()
         uncut = [event async for event in client.events()]
@@ -163,26 +163,26 @@ async def test_a_page_that_is_reloaded_shows_each_text_once(backend: str) -> Non
         async with aclosing(client.events()) as events:
             first_event = await anext(events)
             stored = {message["id"]: message["text"] for message in (await client.state())["messages"]}
-            shown = dict(stored)
+            text_by_message = dict(stored)
             for answer in client.carrier.answers.values():
                 answer.set()
             for _, kind, data in [first_event, *[event async for event in events]]:
                 if kind in ("result", "token") and data["message"] not in stored:
-                    shown[data["message"]] = shown.get(data["message"], "") + data["text"]
-            return list(shown.values())
+                    text_by_message[data["message"]] = text_by_message.get(data["message"], "") + data["text"]
+            return list(text_by_message.values())
 
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         await client.status_of("messages", TRACK)
         await client.first("progress")
         pages = [await reload(client), await reload(client)]
-        said = [message["text"] for message in (await client.state())["messages"]]
+        stored_texts = [message["text"] for message in (await client.state())["messages"]]
 
-    assert [sorted(page) for page in pages] == [sorted(said)] * 2
-    assert len(said) == 6  # the question, two orders, two parcels, the reply
+    assert [sorted(page) for page in pages] == [sorted(stored_texts)] * 2
+    assert len(stored_texts) == 6  # the question, two orders, two parcels, the reply
 
 
 async def test_a_reply_of_a_model_that_does_not_stream_is_a_token_too(backend: str) -> None:
-    async with served(backend, ScriptedModel(["It is here."], disable_streaming=True)) as client:
+    async with serve_example(backend, ScriptedModel(["It is here."], disable_streaming=True)) as client:
         turn = await client.say("Where is my order?")
 
     assert text_of(turn) == "It is here."
@@ -190,17 +190,17 @@ async def test_a_reply_of_a_model_that_does_not_stream_is_a_token_too(backend: s
 
 async def test_a_number_continues_from_one_run_to_the_next(backend: str) -> None:
     """A client that was away during the end of a run reads it, and then the next run."""
-    async with served(backend, ScriptedModel(["one two three", "four five"])) as client:
+    async with serve_example(backend, ScriptedModel(["one two three", "four five"])) as client:
         await client.say("Count.")
         first = [event async for event in client.events()]
         await client.say("Go on.")
-        rest = [event async for event in client.events(seen=first[0][0])]
+        later_events = [event async for event in client.events(seen=first[0][0])]
 
-    assert text_of((kind, data) for _, kind, data in rest) == " two threefour five"
+    assert text_of((kind, data) for _, kind, data in later_events) == " two threefour five"
 
 
 async def test_cancel_ends_one_call_and_the_other_has_its_result(backend: str) -> None:
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         await client.status_of("messages", TRACK)
         while sorted((running := await client.running()).values()) != ["track_parcel", "track_parcel"]:
             await anyio.sleep(0.01)
@@ -225,7 +225,7 @@ async def test_cancel_ends_one_call_and_the_other_has_its_result(backend: str) -
 
 
 async def test_a_cancelled_run_is_resumed_or_given_up(backend: str) -> None:
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         await client.status_of("messages", TRACK)
         await client.first("progress")
         assert await client.status_of("cancel", {}) == 202
@@ -245,14 +245,14 @@ async def test_a_cancelled_run_is_resumed_or_given_up(backend: str) -> None:
 
 
 async def test_a_message_gives_an_open_question_up_only_if_it_says_so(backend: str) -> None:
-    async with served(backend) as client:
-        asked = dict(await client.say("Please refund order A-1."))["question"]
+    async with serve_example(backend) as client:
+        open_questions = dict(await client.say("Please refund order A-1."))["question"]
         refused = await client.http.post("/threads/ann/messages", json={"text": "Thank you."})
-        assert (refused.status_code, refused.json()["questions"]) == (409, asked)
-        assert (await client.state())["questions"] == asked
+        assert (refused.status_code, refused.json()["questions"]) == (409, open_questions)
+        assert (await client.state())["questions"] == open_questions
         await client.post("messages", {"text": "Thank you.", "give_up": True})
         assert (await client.state())["questions"] == {}
-        late = await client.status_of("answers", {question: {"type": "accept"} for question in asked})
+        late = await client.status_of("answers", {question: {"type": "accept"} for question in open_questions})
 
     assert late == 409
 
@@ -273,7 +273,7 @@ async def test_a_question_that_is_asked_between_two_steps_of_a_message_is_not_gi
 
     monkeypatch.setattr(Agent, "say", look)
     statuses: list[int] = []
-    async with served(backend) as client, anyio.create_task_group() as senders:
+    async with serve_example(backend) as client, anyio.create_task_group() as senders:
 
         async def greet() -> None:
             statuses.append(await client.status_of("messages", {"text": "Hello."}))
@@ -281,17 +281,17 @@ async def test_a_question_that_is_asked_between_two_steps_of_a_message_is_not_gi
         with anyio.fail_after(20):
             senders.start_soon(greet)
             await has_looked.wait()
-            asked = dict(await client.say("Please refund order A-1."))["question"]
+            open_questions = dict(await client.say("Please refund order A-1."))["question"]
             may_go_on.set()
             while not statuses:
                 await anyio.sleep(0.01)
-            assert (await client.state())["questions"] == asked
+            assert (await client.state())["questions"] == open_questions
 
     assert statuses == [409]
 
 
 async def test_a_thread_without_a_run_here_and_a_wrong_number_are_refused(backend: str) -> None:
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         assert (await client.http.get("/threads/ann/events")).status_code == 404
         await client.say("Hello.")
         for number in ("x", "-1", "9" * 5000):
@@ -300,36 +300,36 @@ async def test_a_thread_without_a_run_here_and_a_wrong_number_are_refused(backen
 
 
 async def test_a_client_of_an_earlier_process_reads_that_events_are_missing_and_goes_on(backend: str) -> None:
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         await client.say("Hello.")
         [(number, kind, text)] = [event async for event in client.events(seen=7)]
-        rest = [event async for event in client.events(seen=number)]
+        later_events = [event async for event in client.events(seen=number)]
         all_events = [event async for event in client.events()]
 
     assert kind == "dropped" and "read /threads/ID" in text
-    assert rest == all_events
+    assert later_events == all_events
 
 
 async def test_the_number_of_runs_is_bounded_and_live_runs_take_messages(
     backend: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Runs go on without their clients, so that a limit of connections does not bound them."""
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         monkeypatch.setattr(client.module, "MAX_RUNS", 1)
         await client.status_of("messages", TRACK)
         await client.first("progress")
         refused = await client.status_of("messages", TRACK, "bob")
-        taken = await client.status_of("messages", {"text": "Hello."})
+        accepted = await client.status_of("messages", {"text": "Hello."})
         for answer in client.carrier.answers.values():
             answer.set()
         assert [kind async for _, kind, _ in client.events()][-1] == "end"
         later = await client.status_of("messages", TRACK, "bob")
 
-    assert (refused, taken, later) == (503, 202, 202)
+    assert (refused, accepted, later) == (503, 202, 202)
 
 
 async def test_a_client_that_leaves_does_not_end_the_run(backend: str) -> None:
-    async with served(backend) as client:
+    async with serve_example(backend) as client:
         await client.status_of("messages", TRACK)
         await client.first("progress")
         for answer in client.carrier.answers.values():

@@ -22,8 +22,8 @@ ACCEPT = {"type": "accept"}
 
 def kinds(turn: Turn) -> list[str]:
     """Return the kinds of events, each once for a series."""
-    found = [kind for kind, _ in turn]
-    return [kind for place, kind in enumerate(found) if not place or found[place - 1] != kind]
+    all_kinds = [kind for kind, _ in turn]
+    return [kind for index, kind in enumerate(all_kinds) if not index or all_kinds[index - 1] != kind]
 
 
 async def test_a_turn_streams_progress_results_and_tokens() -> None:
@@ -43,16 +43,18 @@ async def test_a_refund_waits_for_its_answer(tmp_path: Path) -> None:
     """Another message does not approve it, and a second answer does not pay twice."""
     ledger = tmp_path / "refunds.txt"
     async with order_service(ledger=ledger, seconds=0) as client:
-        asked = await client.say("Please refund order A-1.")
-        assert kinds(asked) == ["result", "question", "end"]
+        question_turn = await client.say("Please refund order A-1.")
+        assert kinds(question_turn) == ["result", "question", "end"]
         status = (await client.http.get("/threads/ann")).json()
         assert not ledger.exists()
-        answered = await client.answer(asked, ACCEPT)
-        again = await client.http.post("/threads/ann/answers", json=dict.fromkeys(status["questions"], ACCEPT))
+        answered = await client.answer(question_turn, ACCEPT)
+        second_response = await client.http.post(
+            "/threads/ann/answers", json=dict.fromkeys(status["questions"], ACCEPT)
+        )
 
-    assert dict(asked)["question"] == status["questions"]
+    assert dict(question_turn)["question"] == status["questions"]
     assert dict(answered)["result"]["text"] == "refunded 49.90 EUR for order A-1"
-    assert (again.status_code, again.json()["error"][:17]) == (409, "Unknown or alread")
+    assert (second_response.status_code, second_response.json()["error"][:17]) == (409, "Unknown or alread")
     assert len(ledger.read_text().splitlines()) == 1
 
 
@@ -60,24 +62,24 @@ async def test_a_message_does_not_give_an_open_question_up(tmp_path: Path) -> No
     """It would begin a turn in which the same refund is asked for again."""
     ledger = tmp_path / "refunds.txt"
     async with order_service(ledger=ledger, seconds=0) as client:
-        asked = await client.say("Please refund order A-1.")
+        question_turn = await client.say("Please refund order A-1.")
         refused = await client.http.post("/threads/ann/messages", json={"text": "Please refund order A-1."})
-        assert (refused.status_code, refused.json()["questions"]) == (409, dict(asked)["question"])
-        await client.answer(asked, ACCEPT)
-        again = await client.answer(await client.say("Please refund order A-1."), ACCEPT)
+        assert (refused.status_code, refused.json()["questions"]) == (409, dict(question_turn)["question"])
+        await client.answer(question_turn, ACCEPT)
+        second_turn = await client.answer(await client.say("Please refund order A-1."), ACCEPT)
 
-    assert dict(again)["result"]["text"] == "not refunded: 49.90 EUR is more than is left of order A-1"
+    assert dict(second_turn)["result"]["text"] == "not refunded: 49.90 EUR is more than is left of order A-1"
     assert len(ledger.read_text().splitlines()) == 1
 
 
 async def test_a_customer_reads_the_run_that_the_answer_of_another_person_has_started() -> None:
     """The page of the customer sees in the thread that the question is answered, and goes on after its last event."""
     async with order_service(seconds=0) as client:
-        asked = await client.post("messages", {"text": "Please refund order A-1."})
+        question_turn = await client.post("messages", {"text": "Please refund order A-1."})
         [*_, (last, _, _)] = [event async for event in client.events()]
-        assert (await client.http.get("/threads/ann")).json()["questions"] == dict(asked)["question"]
+        assert (await client.http.get("/threads/ann")).json()["questions"] == dict(question_turn)["question"]
         nothing_new = [event async for event in client.events(seen=last)]
-        answered = await client.answer(asked, ACCEPT)
+        answered = await client.answer(question_turn, ACCEPT)
         state = (await client.http.get("/threads/ann")).json()
         after_its_last_event = [(kind, data) async for _, kind, data in client.events(seen=last)]
         after_a_reload = [(kind, data) async for _, kind, data in client.events()]
@@ -100,8 +102,8 @@ async def test_users_have_threads_of_their_own_and_only_an_approver_answers() ->
         thread = created.json()["thread"]
         assert (created.status_code, thread[:6]) == (201, "ann.b.")
         for name, status in [("ann", 404), ("", 401), ("ann.b", 202)]:
-            sent = await client.http.post(f"/threads/{thread}/messages", json=order, headers=customers[name])
-            assert sent.status_code == status
+            response = await client.http.post(f"/threads/{thread}/messages", json=order, headers=customers[name])
+            assert response.status_code == status
         turn = [(kind, data) async for _, kind, data in client.events(thread)]
         for path in ("", "/events", "/calls"):
             assert (await client.http.get(f"/threads/{thread}{path}", headers=customers["ann"])).status_code == 404
@@ -109,8 +111,8 @@ async def test_users_have_threads_of_their_own_and_only_an_approver_answers() ->
             refused = await client.http.post(f"/threads/{thread}/{path}", json={}, headers=customers["ann"])
             assert refused.status_code == 404
         [question] = dict(turn)["question"]
-        own = {"json": {question: ACCEPT}, "headers": customers["ann.b"]}
-        assert (await client.http.post(f"/threads/{thread}/answers", **own)).status_code == 403
+        own_answer = {"json": {question: ACCEPT}, "headers": customers["ann.b"]}
+        assert (await client.http.post(f"/threads/{thread}/answers", **own_answer)).status_code == 403
         assert (await client.http.post("/threads", json={}, headers=customers[""])).status_code == 401
         answered = await client.answer(turn, ACCEPT, thread)
 
@@ -121,7 +123,7 @@ async def test_without_users_each_new_thread_has_an_id_that_nobody_guesses() -> 
     async with order_service(seconds=0) as client:
         ids = [(await client.http.post("/threads", json={})).json()["thread"] for _ in range(2)]
 
-    assert len({one for one in ids if len(one) == 32}) == 2
+    assert len({thread_id for thread_id in ids if len(thread_id) == 32}) == 2
 
 
 ID = "0" * 32
@@ -192,9 +194,9 @@ async def test_a_refund_that_the_model_makes_up_is_not_paid(tmp_path: Path, orde
 
 async def test_a_wrong_answer_keeps_the_question(tmp_path: Path) -> None:
     async with order_service(seconds=0) as client:
-        asked = await client.say("Please refund order A-1.")
-        [(kind, text)] = await client.answer(asked, {"type": "edit"})
-        answered = await client.answer(asked, ACCEPT)
+        question_turn = await client.say("Please refund order A-1.")
+        [(kind, text)] = await client.answer(question_turn, {"type": "edit"})
+        answered = await client.answer(question_turn, ACCEPT)
 
     assert kind == "error"
     assert 'Answer with {"type": "accept"}' in text
@@ -271,14 +273,14 @@ def test_a_refund_that_a_kill_has_ended_is_asked_about_and_paid_once(tmp_path: P
     second = module.Service(tmp_path)
     try:
         second.post("/threads/ann/resume", {})
-        [(question, [asked])] = dict(second.turn("ann"))["question"].items()
+        [(question, [action])] = dict(second.turn("ann"))["question"].items()
         second.post("/threads/ann/answers", {question: ACCEPT})
         answered = dict(second.turn("ann"))
     finally:
         second.process.terminate()
         second.process.wait(30)
 
-    assert asked["description"].startswith("This call was begun")
+    assert action["description"].startswith("This call was begun")
     assert answered["result"]["text"] == "refunded 49.90 EUR for order A-1"
     assert len((tmp_path / "refunds.txt").read_text().splitlines()) == 1
 
@@ -304,13 +306,13 @@ def test_a_drain_ends_runs_that_take_too_long_and_the_next_process_continues_the
     try:
         second.post("/threads/ann/resume", {})
         resumed = second.turn("ann")
-        said = [message["text"] for message in second.get("/threads/ann")[1]["messages"] if message["type"] == "human"]
+        texts = [message["text"] for message in second.get("/threads/ann")[1]["messages"] if message["type"] == "human"]
     finally:
         second.process.terminate()
         second.process.wait(30)
 
     assert (kind, end[-16:], exit_code) == ("error", "Resume the turn.", 3)
-    assert said == ["Where is order A-1?", "I mean order A-2."]
+    assert texts == ["Where is order A-1?", "I mean order A-2."]
     assert resumed[-1][0] == "end"
     assert module.text(resumed) == "parcel P-2 is in Berlin."
 

@@ -16,7 +16,7 @@ from tests.applications.record_agents import RECORDINGS, RUNS, example
 Replays = Callable[..., Replay]
 
 
-def recorded(name: str) -> pytest.MarkDecorator:
+def with_recording(name: str) -> pytest.MarkDecorator:
     return pytest.mark.callboard(f"tests/recordings/{name}.jsonl")
 
 
@@ -68,18 +68,18 @@ def test_a_project_is_repaired(tmp_path: Path, backend: str) -> None:
 # The agents of today behave as recorded.
 
 
-@recorded("research_agent")
+@with_recording("research_agent")
 def test_research_with_limits_and_notes_is_replayed(replay: Replays) -> None:
     """Two questions of one conversation."""
     assert replay(research_agent()).state["messages"][-1].content == "It costs 9."
 
 
-@recorded("data_agent")
+@with_recording("data_agent")
 def test_sql_python_and_a_chart_are_replayed(replay: Replays, tmp_path: Path) -> None:
     assert "sales grow by" in replay(data_agent(tmp_path)).state["messages"][-1].content
 
 
-@recorded("data_agent_without_groups")
+@with_recording("data_agent_without_groups")
 @pytest.mark.exhaustive
 def test_the_database_and_the_chart_return_what_was_recorded(replay: Replays, tmp_path: Path) -> None:
     """Their results depend on nothing but the file, so that they are compared, too."""
@@ -88,18 +88,18 @@ def test_the_database_and_the_chart_return_what_was_recorded(replay: Replays, tm
     assert (tmp_path / "sales.svg").exists()
 
 
-@recorded("data_agent_without_groups")
+@with_recording("data_agent_without_groups")
 def test_a_refused_chart_is_replayed(replay: Replays, tmp_path: Path) -> None:
     replay(data_agent(tmp_path))
 
 
-@recorded("coding_agent")
+@with_recording("coding_agent")
 def test_a_repair_with_approvals_is_replayed(replay: Replays, tmp_path: Path) -> None:
     """One call is declined, and one is approved."""
     assert "The tests pass now." in replay(coding_agent(tmp_path)).state["messages"][-1].content
 
 
-@recorded("coding_agent_with_a_correction")
+@with_recording("coding_agent_with_a_correction")
 def test_a_correction_by_a_person_is_replayed(replay: Replays, tmp_path: Path) -> None:
     replay(coding_agent(tmp_path))
 
@@ -113,18 +113,18 @@ def differences(replay: Replays, agent: Agent, **options: Any) -> str:
     return str(caught.value)
 
 
-@recorded("research_agent")
+@with_recording("research_agent")
 def test_a_lost_limit_per_host_is_found(replay: Replays, monkeypatch: pytest.MonkeyPatch) -> None:
     """The key is the whole URL, so that each page has a limit of its own."""
     monkeypatch.setattr(example("research_agent"), "host_of", lambda call: call["args"]["url"])
 
-    told = differences(replay, research_agent())
+    report = differences(replay, research_agent())
 
-    assert "differs in 1 place:\nrun 1 of 'research', after model request 2:" in told
-    assert "  expected  a call waits for the end of another\n  got       no call waits for the end of another" in told
+    assert "differs in 1 place:\nrun 1 of 'research', after model request 2:" in report
+    assert "  expected  a call waits for the end of another\n  got       no call waits for the end of another" in report
 
 
-@recorded("coding_agent")
+@with_recording("coding_agent")
 def test_a_skipped_approval_is_found(replay: Replays, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The new rule allows every command that begins with a known program, and the model removes a test unasked."""
 
@@ -133,11 +133,11 @@ def test_a_skipped_approval_is_found(replay: Replays, tmp_path: Path, monkeypatc
 
     monkeypatch.setattr(example("coding_agent"), "may_harm", may_harm)
 
-    told = differences(replay, coding_agent(tmp_path))
+    report = differences(replay, coding_agent(tmp_path))
 
-    assert "run 1 of 'coder', after model request 3:\n" in told
-    assert 'expected  call_5 run_command(program="rm", arguments=["test_price.py"]): interrupted' in told
-    assert 'got       call_5 run_command(program="rm", arguments=["test_price.py"]): ok' in told
+    assert "run 1 of 'coder', after model request 3:\n" in report
+    assert 'expected  call_5 run_command(program="rm", arguments=["test_price.py"]): interrupted' in report
+    assert 'got       call_5 run_command(program="rm", arguments=["test_price.py"]): ok' in report
 
 
 def test_each_recording_is_small_and_names_no_machine() -> None:

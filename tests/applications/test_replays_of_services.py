@@ -55,9 +55,9 @@ def difference(replay: Replayed, agent: Agent, **options: Any) -> str:
 
 @answered
 def test_two_orders_are_tracked_at_once_and_one_is_retried(orders: ModuleType, replay: Replayed) -> None:
-    told = replay(agent_of(orders)).state["messages"][-1].content
+    reply = replay(agent_of(orders)).state["messages"][-1].content
 
-    assert told == "parcel P-1 is in Berlin; parcel P-2 is in Berlin."
+    assert reply == "parcel P-1 is in Berlin; parcel P-2 is in Berlin."
 
 
 @approved
@@ -111,9 +111,11 @@ def test_the_command_makes_recordings_that_can_be_replayed(orders: ModuleType, t
     path = tmp_path / "runs.jsonl"
     record(path, CONVERSATIONS["order_refund_approved"], backend)
 
-    told = [json.loads(line)["event"] for line in path.read_text().splitlines()]
-    kept = [json.loads(line)["event"] for line in (RECORDINGS / "order_refund_approved.jsonl").read_text().splitlines()]
-    assert told == kept
+    new_events = [json.loads(line)["event"] for line in path.read_text().splitlines()]
+    stored_events = [
+        json.loads(line)["event"] for line in (RECORDINGS / "order_refund_approved.jsonl").read_text().splitlines()
+    ]
+    assert new_events == stored_events
     replay(path, agent_of(orders), backend=backend)
 
 

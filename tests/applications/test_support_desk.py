@@ -16,9 +16,9 @@ from .record_services import ROOT, example
 
 
 async def say(agent: Agent, thread: str, text: str) -> str:
-    given = {"messages": [("user", text)]}
-    found = await agent.ainvoke(given, {"configurable": {"thread_id": thread}})
-    return str(found["messages"][-1].content)
+    user_input = {"messages": [("user", text)]}
+    state = await agent.ainvoke(user_input, {"configurable": {"thread_id": thread}})
+    return str(state["messages"][-1].content)
 
 
 async def test_conversations_of_a_customer_share_notes_and_those_of_others_do_not() -> None:
@@ -54,10 +54,10 @@ def run(*options: Any) -> str:
 @pytest.mark.hangs_after(240)
 def test_customers_of_a_killed_process_move_on_postgres() -> None:
     with running_postgres() as server:
-        said = run("--url", server.new_database())
+        output = run("--url", server.new_database())
 
-    assert "A is killed" in said
-    assert "B has owned bob, ann; exit code 0" in said
+    assert "A is killed" in output
+    assert "B has owned bob, ann; exit code 0" in output
 
 
 @pytest.mark.exhaustive
@@ -72,8 +72,8 @@ def test_without_a_server_there_is_one_process() -> None:
 def test_a_process_makes_a_recording(tmp_path: Path) -> None:
     recording = tmp_path / "runs.jsonl"
     command = [sys.executable, ROOT / "examples" / "support_desk.py", "work", "--record", recording, "--db", "memory"]
-    given = '{"thread": "ann/1", "text": "My kettle leaks."}\n'
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=100, check=True)
+    stdin = '{"thread": "ann/1", "text": "My kettle leaks."}\n'
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=100, check=True)
 
     assert '"said": "ticket 1: My kettle leaks."' in done.stdout
     assert '"captures":true' in recording.read_text()
@@ -86,9 +86,9 @@ def test_a_message_that_fails_ends_no_other(tmp_path: Path) -> None:
     cup = {"thread": "bob/1", "text": "My cup is broken."}
     lines = [*[json.dumps({"thread": "ann/1", "text": "What is open?"})] * 3, "no JSON", "[]", json.dumps(cup)]
     command = [sys.executable, ROOT / "examples" / "support_desk.py", "work", "--db", f"sqlite:///{tmp_path / 'a.db'}"]
-    given = "\n".join(lines)
-    done = subprocess.run(command, input=given, capture_output=True, text=True, timeout=100, check=True)
-    told = [json.loads(line) for line in done.stdout.splitlines()]
+    stdin = "\n".join(lines)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=100, check=True)
+    replies = [json.loads(line) for line in done.stdout.splitlines()]
 
-    assert {"thread": "bob/1", "said": "ticket 1: My cup is broken."} in told
-    assert sum("error" in one for one in told) >= 2
+    assert {"thread": "bob/1", "said": "ticket 1: My cup is broken."} in replies
+    assert sum("error" in reply for reply in replies) >= 2

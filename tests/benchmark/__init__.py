@@ -102,7 +102,7 @@ BENCHMARKS = {
         tiny={"turns": 1},
     ),
     "kept": Benchmark(
-        _journal.kept,
+        _journal.durable_runs,
         full={"shapes": ((10, 1), (10, 10), (1, 300), (50, 1)), "repetitions": 5},
         quick={"shapes": ((10, 1), (10, 10), (1, 300), (50, 1)), "repetitions": 2},
         tiny={"shapes": ((2, 2),), "repetitions": 0},

@@ -27,8 +27,10 @@ def main() -> int:
     for name in options.names or BENCHMARKS:
         table = BENCHMARKS[name].run("quick" if options.quick else "full")
         print(f"\n{table}", flush=True)
-        missed += [one for one in table.budgets if options.check and one.measured > options.check * one.limit]
-    print(*(f"more than {options.check:g} x its budget: {one}" for one in missed), sep="\n")
+        missed += [
+            budget for budget in table.budgets if options.check and budget.measured > options.check * budget.limit
+        ]
+    print(*(f"more than {options.check:g} x its budget: {budget}" for budget in missed), sep="\n")
     return 1 if missed else 0
 
 

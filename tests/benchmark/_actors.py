@@ -10,7 +10,7 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from callboard import Actor, Supervisor, ToolNode, child, handler, running
 
 from ._contestants import LOOK_UP, direct, look_up, queries
-from ._measure import BACKENDS, CPU, Contestant, Table, batches, interleaved, kilobytes, repeats
+from ._measure import BACKENDS, CPU, Contestant, Table, batches, kilobytes, measure_in_turns, repeats
 
 
 class Desk(Actor):
@@ -26,11 +26,11 @@ def actors(*, asks: int, sizes: tuple[int, ...], idle: int, repetitions: int) ->
     """Compare an ask with memory streams, and an actor's tool call with a plain tool's, and measure idle memory."""
     table = Table("Actors", ["", *BACKENDS])
     trips = {
-        f"{name}, {backend}": _whole(work, backend, asks)
+        f"{name}, {backend}": _whole(measure, backend, asks)
         for backend in BACKENDS
-        for name, work in (("round trip", _round_trips), ("ask", _asks))
+        for name, measure in (("round trip", _round_trips), ("ask", _asks))
     }
-    costs = interleaved(trips, repetitions)
+    costs = measure_in_turns(trips, repetitions)
     for name in ("round trip", "ask"):
         table.add(f"{name}, us", *(costs[f"{name}, {backend}"] * 1e6 for backend in BACKENDS))
     ratios = [costs.ratio(f"ask, {backend}", f"round trip, {backend}") for backend in BACKENDS]
@@ -50,10 +50,12 @@ def _add_calls(table: Table, size: int, repetitions: int) -> None:
     for backend in BACKENDS:
         contestants[f"plain, {backend}"] = batches(backend, direct(ToolNode([LOOK_UP]), queries(size)), size)
         contestants[f"actor, {backend}"] = _whole(_calls(size), backend, repeats(size))
-    costs = interleaved(contestants, repetitions)
+    costs = measure_in_turns(contestants, repetitions)
     for name in ("plain", "actor"):
-        table.add(f"{size} calls, {name}, us", *(costs[f"{name}, {one}"] / size * 1e6 for one in BACKENDS))
-    ratios = [costs.ratio(f"actor, {one}", f"plain, {one}") for one in BACKENDS]
+        table.add(
+            f"{size} calls, {name}, us", *(costs[f"{name}, {event_loop}"] / size * 1e6 for event_loop in BACKENDS)
+        )
+    ratios = [costs.ratio(f"actor, {event_loop}", f"plain, {event_loop}") for event_loop in BACKENDS]
     table.add(f"{size} calls, actor : plain", *ratios)
     if size == 1:
         # Of a large batch, the ratio is only shown: a plain call of it costs a third of one alone, and a message to an
@@ -65,34 +67,34 @@ Timed = Callable[[int], Any]
 """Function that prepares and then does something this many times, and returns the seconds per repetition."""
 
 
-def _whole(work: Timed, backend: str, times: int) -> Contestant:
-    return lambda: anyio.run(work, times, backend=backend)
+def _whole(measure: Timed, backend: str, times: int) -> Contestant:
+    return lambda: anyio.run(measure, times, backend=backend)
 
 
-async def _seconds(work: Callable[[], Any], times: int) -> float:
+async def _seconds(action: Callable[[], Any], times: int) -> float:
     """Return the average seconds in the running loop, after one run as warm-up."""
-    await work()
+    await action()
     gc.collect()
     began = CPU()
     for _ in range(times):
-        await work()
+        await action()
     return (CPU() - began) / times
 
 
 async def _round_trips(times: int) -> float:
-    ask, asked = anyio.create_memory_object_stream[tuple[str, MemoryObjectSendStream[str]]](100)
+    ask, question_stream = anyio.create_memory_object_stream[tuple[str, MemoryObjectSendStream[str]]](100)
     answer, answered = anyio.create_memory_object_stream[str](1)
 
-    async def serve(asked: MemoryObjectReceiveStream[tuple[str, MemoryObjectSendStream[str]]]) -> None:
-        async for query, to in asked:
+    async def serve(questions: MemoryObjectReceiveStream[tuple[str, MemoryObjectSendStream[str]]]) -> None:
+        async for query, to in questions:
             await to.send(await look_up(query))
 
     async def trip() -> None:
         await ask.send(("tea", answer))
         await answered.receive()
 
-    async with anyio.create_task_group() as group, ask, asked, answer, answered:
-        group.start_soon(serve, asked)
+    async with anyio.create_task_group() as group, ask, question_stream, answer, answered:
+        group.start_soon(serve, question_stream)
         seconds = await _seconds(trip, times)
         group.cancel_scope.cancel()
     return seconds

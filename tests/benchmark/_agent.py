@@ -9,7 +9,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 import callboard
 
 from ._contestants import LOOK_UP, Work, floor, langgraph_agent, look_up
-from ._measure import Budget, Contestant, Samples, Table, interleaved, on_one_processor, timed
+from ._measure import Budget, Contestant, Samples, Table, measure_in_turns, on_one_processor, timing_of
 
 OURS, HAND, V2 = "callboard.create_react_agent", "written by hand", "LangGraph create_react_agent, v2"
 _TO_HAND = {(10, 1): 2.0, (10, 10): 1.6, (10, 100): 1.1}
@@ -36,11 +36,11 @@ class Parrot(BaseChatModel):
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
         turn = sum(isinstance(message, AIMessage) for message in messages)
-        asked = [
+        tool_calls = [
             ToolCall(name="look_up", args={"query": f"{turn}.{number}"}, id=f"call_{turn}_{number}", type="tool_call")
             for number in range(self.calls if turn < self.turns else 0)
         ]
-        reply = AIMessage(content="" if asked else "Done.", tool_calls=asked)
+        reply = AIMessage(content="" if tool_calls else "Done.", tool_calls=tool_calls)
         return ChatResult(generations=[ChatGeneration(message=reply)])
 
     async def _agenerate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
@@ -53,8 +53,8 @@ def turns(*, shapes: tuple[tuple[int, int], ...], repetitions: int) -> Table:
     costs = [_costs(turns, calls, repetitions) for turns, calls in shapes]
     for name in costs[0]:
         table.add(name, *(cost[name] * 1e3 for cost in costs))
-    for other in [name for name in costs[0] if not name.startswith(OURS)]:
-        table.add(f"callboard, asyncio : {other}", *(cost.ratio(f"{OURS}, asyncio", other) for cost in costs))
+    for rival in [name for name in costs[0] if not name.startswith(OURS)]:
+        table.add(f"callboard, asyncio : {rival}", *(cost.ratio(f"{OURS}, asyncio", rival) for cost in costs))
     on_trio = [cost.ratio(f"{OURS}, trio", f"{OURS}, asyncio") for cost in costs]
     table.add("callboard, trio : callboard, asyncio", *on_trio)
     for (turns, calls), cost, trio in zip(shapes, costs, on_trio, strict=True):
@@ -72,17 +72,17 @@ def turns(*, shapes: tuple[tuple[int, int], ...], repetitions: int) -> Table:
 
 def _costs(turns: int, calls: int, repetitions: int) -> Samples:
     model = Parrot(turns=turns, calls=calls)
-    ours = run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
+    callboard_run = run_of(callboard.create_react_agent(model, [LOOK_UP]), turns)
     v1, times = run_of(langgraph_agent(model, "v1"), turns), -(-_AT_LEAST // (turns * calls))
     contestants: dict[str, Contestant] = {
-        HAND: timed("asyncio", by_hand(turns, calls), times=times),
-        f"{OURS}, asyncio": timed("asyncio", ours, times=times),
-        f"{OURS}, trio": timed("trio", ours, times=times),
-        "LangGraph create_react_agent, v1": timed("asyncio", v1, times=times),
-        V2: timed("asyncio", run_of(langgraph_agent(model), turns), times=times),
+        HAND: timing_of("asyncio", by_hand(turns, calls), times=times),
+        f"{OURS}, asyncio": timing_of("asyncio", callboard_run, times=times),
+        f"{OURS}, trio": timing_of("trio", callboard_run, times=times),
+        "LangGraph create_react_agent, v1": timing_of("asyncio", v1, times=times),
+        V2: timing_of("asyncio", run_of(langgraph_agent(model), turns), times=times),
     }
     with on_one_processor():  # on trio, the model runs on an asyncio loop in another thread
-        return interleaved(contestants, repetitions)
+        return measure_in_turns(contestants, repetitions)
 
 
 def run_of(agent: Any, turns: int) -> Work:

@@ -52,11 +52,11 @@ def in_graph(node: Any, message: AIMessage) -> Work:
     return lambda: compiled.ainvoke({"messages": [message]})
 
 
-def as_node(work: Work) -> Callable[[object], Awaitable[object]]:
+def as_node(run_batch: Work) -> Callable[[object], Awaitable[object]]:
     """Return a node of a graph that does a piece of work, whose result is a list of messages."""
 
     async def node(state: object) -> object:
-        return {"messages": await work()}
+        return {"messages": await run_batch()}
 
     return node
 

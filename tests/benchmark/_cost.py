@@ -8,7 +8,7 @@ import callboard
 
 from ._agent import Parrot
 from ._contestants import LOOK_UP, as_node, direct, floor, in_graph, langgraph_agent, look_up, queries
-from ._measure import CPU, Budget, Contestant, Samples, Table, batches, interleaved
+from ._measure import CPU, Budget, Contestant, Samples, Table, batches, measure_in_turns
 
 LANGGRAPH = "LangGraph ToolNode in a graph"
 FLOOR, TRIO_FLOOR = "floor, asyncio", "floor, trio"
@@ -26,7 +26,7 @@ def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
     costs = [_costs(size, repetitions if size < 10_000 else max(1, repetitions // 3)) for size in sizes]
     for name in costs[0]:
         table.add(f"{name}, us", *(cost[name] / size * 1e6 for size, cost in zip(sizes, costs, strict=True)))
-    for name, whole in (
+    for name, reference in (
         (IN_GRAPH, LANGGRAPH),
         (DIRECT, LANGGRAPH),
         (IN_GRAPH, FLOOR),
@@ -34,7 +34,7 @@ def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
         (DIRECT, FLOOR),
         (TRIO_DIRECT, TRIO_FLOOR),
     ):
-        table.add(f"{name} : {whole}", *(cost.ratio(name, whole) for cost in costs))
+        table.add(f"{name} : {reference}", *(cost.ratio(name, reference) for cost in costs))
     for size, cost in zip(sizes, costs, strict=True):
         if (limit := LIMITS.get(size)) is not None:
             asyncio, trio = cost.ratio(DIRECT, FLOOR), cost.ratio(TRIO_DIRECT, TRIO_FLOOR)
@@ -47,19 +47,19 @@ def calls(*, sizes: tuple[int, ...], repetitions: int) -> Table:
 
 def _costs(size: int, repetitions: int) -> Samples:
     message = queries(size)
-    ours, theirs = callboard.ToolNode([LOOK_UP]), langgraph.prebuilt.ToolNode([LOOK_UP])
+    callboard_node, langgraph_node = callboard.ToolNode([LOOK_UP]), langgraph.prebuilt.ToolNode([LOOK_UP])
     ground = floor(LOOK_UP, look_up, message)
     contestants = {
         FLOOR: batches("asyncio", ground, size),
         TRIO_FLOOR: batches("trio", ground, size),
-        DIRECT: batches("asyncio", direct(ours, message), size),
-        TRIO_DIRECT: batches("trio", direct(ours, message), size),
-        IN_GRAPH: batches("asyncio", in_graph(ours, message), size),
+        DIRECT: batches("asyncio", direct(callboard_node, message), size),
+        TRIO_DIRECT: batches("trio", direct(callboard_node, message), size),
+        IN_GRAPH: batches("asyncio", in_graph(callboard_node, message), size),
         FLOOR_IN_GRAPH: batches("asyncio", in_graph(as_node(ground), message), size),
-        "LangGraph ToolNode": batches("asyncio", direct(theirs, message), size),
-        LANGGRAPH: batches("asyncio", in_graph(theirs, message), size),
+        "LangGraph ToolNode": batches("asyncio", direct(langgraph_node, message), size),
+        LANGGRAPH: batches("asyncio", in_graph(langgraph_node, message), size),
     }
-    return interleaved(contestants, repetitions)
+    return measure_in_turns(contestants, repetitions)
 
 
 def building(*, count: int, repetitions: int) -> Table:
@@ -71,7 +71,7 @@ def building(*, count: int, repetitions: int) -> Table:
         "callboard create_react_agent": lambda: callboard.create_react_agent(model, [LOOK_UP]),
         "LangGraph create_react_agent": lambda: langgraph_agent(model),
     }
-    samples = interleaved({name: _built(build, count) for name, build in builders.items()}, repetitions)
+    samples = measure_in_turns({name: _building(build, count) for name, build in builders.items()}, repetitions)
     table = Table("Building a node and an agent", ["us of processor time", "median"])
     for name in samples:
         table.add(name, samples[name] * 1e6)
@@ -83,12 +83,12 @@ def building(*, count: int, repetitions: int) -> Table:
     return table
 
 
-def _built(build: Callable[[], object], count: int) -> Contestant:
-    def measured() -> float:
+def _building(build: Callable[[], object], count: int) -> Contestant:
+    def measure() -> float:
         build()
         began = CPU()
         for _ in range(count):
             build()
         return (CPU() - began) / count
 
-    return measured
+    return measure

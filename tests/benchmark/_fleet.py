@@ -61,13 +61,16 @@ class _Servers:
         await self._spent(turns, _MANY)  # warm-up
         few, many = [await self._spent(turns, calls) for calls in (_FEW, _MANY)]
         # A negative difference means that the machine was busy with other work.
-        call = [max(0.0, more - less) / (_MANY - _FEW) for less, more in zip(few, many, strict=True)]
-        shared, place = await self._place(turns)
+        call = [
+            max(0.0, cost_of_many - cost_of_few) / (_MANY - _FEW)
+            for cost_of_few, cost_of_many in zip(few, many, strict=True)
+        ]
+        shared, redis_place = await self._place(turns)
         return {
             "event loop, a turn": few[0] - _FEW * call[0],
             "event loop, each call": call[0],
             "event loop, a shared place": shared,
-            "Redis, a place": place,
+            "Redis, a place": redis_place,
             "Redis, a sign of life": await self._beat(),
             "PostgreSQL, a turn": few[1] - _FEW * call[1],
             "PostgreSQL, each call": call[1],
@@ -83,7 +86,7 @@ class _Servers:
             before = CPU(), self._postgres_seconds()
             await _some_turns(agent, turns)
             after = CPU(), self._postgres_seconds()
-        return [(one - other) / turns for one, other in zip(after, before, strict=True)]
+        return [(end - start) / turns for end, start in zip(after, before, strict=True)]
 
     async def _place(self, turns: int) -> tuple[float, float]:
         """Return the extra cost of a shared place over a local one, here and in Redis, for many concurrent calls."""
@@ -91,17 +94,18 @@ class _Servers:
         batch = [tool_call("nothing", f"c{n}", n=n) for n in range(_MANY)]
         with _limits(self.redis, _LEASE) as shared:
             spent = []
-            for where in (None, shared):
+            for shared_limits in (None, shared):
                 node = ToolNode(
-                    [make(nothing)], policies={"nothing": CallPolicy(limit=Limit(concurrency=100, shared=where))}
+                    [make(nothing)],
+                    policies={"nothing": CallPolicy(limit=Limit(concurrency=100, shared=shared_limits))},
                 )
                 await node.ainvoke(batch)
                 before = CPU(), self._redis_seconds()
                 for _ in range(10 * turns):
                     await node.ainvoke(batch)
-                spent.append([one - other for one, other in zip((CPU(), self._redis_seconds()), before, strict=True)])
-        alone, both = spent
-        return max(0.0, both[0] - alone[0]) / (10 * turns * _MANY), both[1] / (10 * turns * _MANY)
+                spent.append([end - start for end, start in zip((CPU(), self._redis_seconds()), before, strict=True)])
+        alone, with_redis = spent
+        return max(0.0, with_redis[0] - alone[0]) / (10 * turns * _MANY), with_redis[1] / (10 * turns * _MANY)
 
     async def _beat(self) -> float:
         """Return Redis's seconds for one lease renewal, while a place is held and nothing else is requested."""
@@ -139,8 +143,8 @@ class _Servers:
 
     def _redis_seconds(self) -> float:
         with redis.Redis(unix_socket_path=str(self.redis.socket)) as client:
-            found = client.info("cpu")
-        return float(found["used_cpu_user"]) + float(found["used_cpu_sys"])
+            cpu_info = client.info("cpu")
+        return float(cpu_info["used_cpu_user"]) + float(cpu_info["used_cpu_sys"])
 
     def _postgres_seconds(self) -> float:
         """Return the processor time of all live PostgreSQL processes. A pool keeps its connections meanwhile."""
@@ -164,8 +168,8 @@ async def _turn(agent: Any) -> str:
     """Run a turn in a new thread, because an old thread already has its answer, and return the thread."""
     thread = f"thread {next(_threads)}"
     config = {"configurable": {"thread_id": thread}, "recursion_limit": 50}
-    found = await agent.ainvoke({"messages": [HumanMessage(thread, id="question")]}, config)
-    assert isinstance(found["messages"][-1], AIMessage)
+    state = await agent.ainvoke({"messages": [HumanMessage(thread, id="question")]}, config)
+    assert isinstance(state["messages"][-1], AIMessage)
     return thread
 
 

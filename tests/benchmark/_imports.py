@@ -21,11 +21,13 @@ def imports(*, repetitions: int) -> Table:
     for _ in range(repetitions):
         for statement in _STATEMENTS:
             best[statement] = min(best[statement], _seconds(statement))
-    whole = best["import langgraph.types"]
+    reference = best["import langgraph.types"]
     table = Table("Imports", ["", "CPU ms", ": langgraph.types"])
     for statement, seconds in best.items():
-        table.add(f"`{statement}`", seconds * 1e3, seconds / whole)
-    table.budgets.append(Budget("import callboard : import langgraph.types", 1.10, best["import callboard"] / whole))
+        table.add(f"`{statement}`", seconds * 1e3, seconds / reference)
+    table.budgets.append(
+        Budget("import callboard : import langgraph.types", 1.10, best["import callboard"] / reference)
+    )
     return table
 
 

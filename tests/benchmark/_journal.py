@@ -22,7 +22,7 @@ import callboard
 
 from ._agent import Parrot
 from ._contestants import LOOK_UP, langgraph_agent
-from ._measure import CPU, WALL, Budget, Samples, Table, interleaved
+from ._measure import CPU, WALL, Budget, Samples, Table, measure_in_turns
 
 V1, V2 = "LangGraph create_react_agent, v1", "LangGraph create_react_agent, v2"
 OURS, OURS_SYNC, OURS_TRIO = "callboard, AsyncSqliteSaver", "callboard, SqliteSaver", "callboard, SqliteSaver, trio"
@@ -68,14 +68,14 @@ class Contest:
         self._open = open
         self._backend = backend
 
-    def kept(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
+    def time_runs(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
         """Return the processor time and wall-clock time of this many user messages.
 
         Each message is answered after `turns` turns of `calls` calls.
         """
-        return anyio.run(self._kept, path, runs, turns, calls, backend=self._backend)
+        return anyio.run(self._time_runs, path, runs, turns, calls, backend=self._backend)
 
-    async def _kept(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
+    async def _time_runs(self, path: Path, runs: int, turns: int, calls: int) -> tuple[float, float]:
         saver, close = await self._open(path)
         agent = self._build(Restarting(turns=turns, calls=calls), saver)
         config = {"configurable": {"thread_id": "1"}, "recursion_limit": 4 * turns + 10}
@@ -114,7 +114,7 @@ class Restarting(Parrot):
     """Model that counts its turns from the last user message."""
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        last = max(place for place, message in enumerate(messages) if isinstance(message, HumanMessage))
+        last = max(index for index, message in enumerate(messages) if isinstance(message, HumanMessage))
         result = super()._generate(messages[last:], *args, **kwargs)
         reply = result.generations[0].message
         assert isinstance(reply, AIMessage)
@@ -141,25 +141,25 @@ class Kept:
     size: dict[str, int]
 
 
-def _kept(names: Sequence[str], repetitions: int, runs: int, turns: int, calls: int) -> Kept:
+def _measure_runs(names: Sequence[str], repetitions: int, runs: int, turns: int, calls: int) -> Kept:
     wall: dict[str, list[float]] = {name: [] for name in names}
     size: dict[str, int] = {}
 
     def run(name: str) -> float:
         with tempfile.TemporaryDirectory() as directory:
-            cpu, seconds = CONTESTS[name].kept(Path(directory) / "db", runs, turns, calls)
+            cpu, seconds = CONTESTS[name].time_runs(Path(directory) / "db", runs, turns, calls)
             size[name] = sum(file.stat().st_size for file in Path(directory).iterdir())
         wall[name].append(seconds)
         return cpu
 
-    cpu = interleaved({name: partial(run, name) for name in names}, repetitions)
+    cpu = measure_in_turns({name: partial(run, name) for name in names}, repetitions)
     return Kept(cpu, Samples({name: values[1:] or values for name, values in wall.items()}), size)
 
 
-def kept(*, shapes: Sequence[tuple[int, int]], repetitions: int) -> Table:
+def durable_runs(*, shapes: Sequence[tuple[int, int]], repetitions: int) -> Table:
     """Measure runs whose results are stored one by one. A shape is a number of turns and of calls in each turn."""
     table = Table("A durable run on SQLite", ["ms", *(f"{turns} x {calls}" for turns, calls in shapes)])
-    samples = [_kept([*CONTESTS], repetitions, 1, turns, calls) for turns, calls in shapes]
+    samples = [_measure_runs([*CONTESTS], repetitions, 1, turns, calls) for turns, calls in shapes]
     for name in CONTESTS:
         table.add(name, *(sample.wall[name] * 1e3 for sample in samples))
     for name in CONTESTS:
@@ -192,7 +192,7 @@ def _turns_after(path: Path, names: Sequence[str], repetitions: int, before: int
         return CONTESTS[name].one_more(_copy(path), before)
 
     contestants = {name: partial(turn, name) for name in names}
-    return interleaved({**contestants, READING: partial(_read, path), WRITING: partial(_written, path)}, repetitions)
+    return measure_in_turns({**contestants, READING: partial(_read, path), WRITING: partial(_write, path)}, repetitions)
 
 
 def _copy(path: Path) -> Path:
@@ -201,13 +201,13 @@ def _copy(path: Path) -> Path:
     return copy
 
 
-def _written(path: Path) -> float:
+def _write(path: Path) -> float:
     connection = sqlite3.connect(path)
     saver = SqliteSaver(connection)
-    found = saver.get_tuple({"configurable": {"thread_id": "1"}})
-    assert found is not None
+    snapshot = saver.get_tuple({"configurable": {"thread_id": "1"}})
+    assert snapshot is not None
     began = CPU()
-    saver.serde.dumps_typed(found.checkpoint)
+    saver.serde.dumps_typed(snapshot.checkpoint)
     seconds = CPU() - began
     connection.close()
     return seconds
@@ -242,8 +242,8 @@ def _read(path: Path) -> float:
     saver = SqliteSaver(connection)
     saver.setup()
     began = perf_counter()
-    found = saver.get_tuple({"configurable": {"thread_id": "1"}})
+    snapshot = saver.get_tuple({"configurable": {"thread_id": "1"}})
     seconds = perf_counter() - began
     connection.close()
-    assert found is not None
+    assert snapshot is not None
     return seconds

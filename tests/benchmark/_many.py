@@ -36,13 +36,13 @@ def many(*, sizes: tuple[int, ...], threads: tuple[int, ...]) -> Table:
     """Measure one more item among this many existing ones: microseconds of processor time, and bytes."""
     table = Table("Growth", ["", *(f"{size:,}" for size in sizes)])
     for name, measure in (("calls in one batch", _batch), ("actors by key, each asked once", _keys)):
-        found = [anyio.run(measure, size) for size in sizes]
-        table.add(f"{name}, us each", *(one[0] * 1e6 for one in found))
-        table.add(f"{name}, KB each", *(one[1] / 1024 for one in found))
+        samples = [anyio.run(measure, size) for size in sizes]
+        table.add(f"{name}, us each", *(sample[0] * 1e6 for sample in samples))
+        table.add(f"{name}, KB each", *(sample[1] / 1024 for sample in samples))
     turns = [anyio.run(_threads, size) for size in threads]
     padding = [None] * (len(sizes) - len(threads))
-    table.add("threads in one file of SQLite, ms a turn of one more", *(one[0] * 1e3 for one in turns), *padding)
-    table.add("threads in one file of SQLite, KB each", *(one[1] / 1024 for one in turns), *padding)
+    table.add("threads in one file of SQLite, ms a turn of one more", *(sample[0] * 1e3 for sample in turns), *padding)
+    table.add("threads in one file of SQLite, KB each", *(sample[1] / 1024 for sample in turns), *padding)
     return table
 
 
@@ -57,9 +57,9 @@ async def _batch(size: int) -> tuple[float, float]:
     await node.ainvoke(batch[:10])
     before, began = _resident(), CPU()
     messages = await node.ainvoke(batch)
-    taken = CPU() - began
+    seconds = CPU() - began
     assert len(messages["messages"] if isinstance(messages, dict) else messages) == size
-    return taken / size, max(0, _resident() - before) / size
+    return seconds / size, max(0, _resident() - before) / size
 
 
 async def _keys(size: int) -> tuple[float, float]:
@@ -81,19 +81,19 @@ async def _threads(size: int) -> tuple[float, float]:
             await agent.ainvoke(question, _config("0"))
             for table in ("checkpoints", "writes"):
                 names = [row[1] for row in await (await saver.conn.execute(f"PRAGMA table_info({table})")).fetchall()]
-                others = ", ".join(names[1:])
+                other_columns = ", ".join(names[1:])
                 await saver.conn.execute(
                     f"INSERT INTO {table} ({', '.join(names)}) WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 "
-                    f"FROM n WHERE i < {size - 1}) SELECT CAST(i AS TEXT), {others} FROM n, {table}"
+                    f"FROM n WHERE i < {size - 1}) SELECT CAST(i AS TEXT), {other_columns} FROM n, {table}"
                 )
             await saver.conn.commit()
             await agent.ainvoke(question, _config(str(size // 2)))
-            taken = []
+            durations = []
             for number in range(20):
                 began = WALL()
                 await agent.ainvoke(question, _config(str(number * size // 20)))
-                taken.append(WALL() - began)
-        return statistics.median(taken), path.stat().st_size / size
+                durations.append(WALL() - began)
+        return statistics.median(durations), path.stat().st_size / size
 
 
 def _config(thread: str) -> dict[str, Any]:

@@ -24,10 +24,10 @@ _TOOL = "a tool of it by itself, as LangChain runs it"
 def mcp(*, calls: int) -> Table:
     """Measure sequential calls over stdio, as p50 in microseconds. The contestants alternate call by call."""
     table = Table("MCP", ["", *BACKENDS])
-    ours = [anyio.run(_medians, calls, backend=backend) for backend in BACKENDS]
-    for name in ours[0]:
-        table.add(f"{name}, us", *(one[name] * 1e6 if name in one else None for one in ours))
-    ratios = [one[_OURS] / one[_BARE] for one in ours]
+    rounds = [anyio.run(_medians, calls, backend=backend) for backend in BACKENDS]
+    for name in rounds[0]:
+        table.add(f"{name}, us", *(medians[name] * 1e6 if name in medians else None for medians in rounds))
+    ratios = [medians[_OURS] / medians[_BARE] for medians in rounds]
     table.add(f"{_OURS} : {_BARE}", *ratios)
     table.promise("a call through the actor to one of the SDK", 1.1, ratios)
     return table
@@ -49,10 +49,10 @@ async def _medians(calls: int) -> dict[str, float]:
 
 
 async def _in_turns(calls: int, contestants: dict[str, Callable[[], Awaitable[object]]]) -> dict[str, float]:
-    taken: dict[str, list[float]] = {name: [] for name in contestants}
+    durations: dict[str, list[float]] = {name: [] for name in contestants}
     for _ in range(calls + 5):
         for name, call in contestants.items():
             began = WALL()
             await call()
-            taken[name].append(WALL() - began)
-    return {name: statistics.median(values[5:]) for name, values in taken.items()}
+            durations[name].append(WALL() - began)
+    return {name: statistics.median(values[5:]) for name, values in durations.items()}

@@ -38,13 +38,13 @@ class Samples:
         """Return the median of a contestant."""
         return statistics.median(self._by_name[name])
 
-    def ratio(self, name: str, whole: str) -> float:
+    def ratio(self, name: str, reference: str) -> float:
         """Return the median of the ratios within each turn, which is robust when the machine's speed changes."""
-        pairs = zip(self._by_name[name], self._by_name[whole], strict=True)
-        return statistics.median(one / other for one, other in pairs)
+        pairs = zip(self._by_name[name], self._by_name[reference], strict=True)
+        return statistics.median(seconds / reference_seconds for seconds, reference_seconds in pairs)
 
 
-def interleaved(contestants: Mapping[str, Contestant], repetitions: int) -> Samples:
+def measure_in_turns(contestants: Mapping[str, Contestant], repetitions: int) -> Samples:
     """Measure the contestants in alternating turns. The first turn is a warm-up, unless it is the only one.
 
     Changes of the machine or of the heap then affect all contestants. Garbage collection stays on, as in real programs,
@@ -83,26 +83,26 @@ def _keep_on(processors: Iterable[int]) -> None:
             os.sched_setaffinity(thread.native_id, processors)
 
 
-def timed(
-    backend: str, work: Callable[[], Awaitable[object]], *, times: int = 1, clock: Clock = CPU, warm: bool = True
+def timing_of(
+    backend: str, action: Callable[[], Awaitable[object]], *, times: int = 1, clock: Clock = CPU, warm: bool = True
 ) -> Contestant:
     """Return the average seconds of a piece of work in a running event loop."""
 
     async def main() -> float:
         if warm:
-            await work()
+            await action()
             gc.collect()
         began = clock()
         for _ in range(times):
-            await work()
+            await action()
         return (clock() - began) / times
 
     return lambda: anyio.run(main, backend=backend)
 
 
-def batches(backend: str, work: Callable[[], Awaitable[object]], size: int) -> Contestant:
+def batches(backend: str, action: Callable[[], Awaitable[object]], size: int) -> Contestant:
     """Return the average processor time of a batch of this many calls; the largest runs without a warm-up."""
-    return timed(backend, work, times=repeats(size), warm=size < 10_000)
+    return timing_of(backend, action, times=repeats(size), warm=size < 10_000)
 
 
 def repeats(size: int) -> int:
@@ -110,15 +110,15 @@ def repeats(size: int) -> int:
     return math.ceil(500 / size)
 
 
-async def median_of(work: Callable[[], Awaitable[object]], count: int) -> float:
+async def median_of(action: Callable[[], Awaitable[object]], count: int) -> float:
     """Return the median of the wall-clock seconds of this many runs, after one run as warm-up."""
-    await work()
-    taken = []
+    await action()
+    durations = []
     for _ in range(count):
         began = WALL()
-        await work()
-        taken.append(WALL() - began)
-    return statistics.median(taken)
+        await action()
+        durations.append(WALL() - began)
+    return statistics.median(durations)
 
 
 def kilobytes(standing: Callable[[int], AbstractAsyncContextManager[object]], count: int, backend: str) -> float:
@@ -170,7 +170,8 @@ class Table:
     def promise(self, promise: str, limit: float, measured: Iterable[float]) -> None:
         """Add a budget for each backend."""
         self.budgets += [
-            Budget(f"{promise}, {one}", limit, value) for one, value in zip(BACKENDS, measured, strict=True)
+            Budget(f"{promise}, {event_loop}", limit, value)
+            for event_loop, value in zip(BACKENDS, measured, strict=True)
         ]
 
     def __str__(self) -> str:

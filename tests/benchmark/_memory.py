@@ -76,17 +76,22 @@ def waiting_calls(*, count: int) -> Table:
         weights = {backend: kilobytes(partial(_waiting, make), count, backend) for backend in backends}
         table.add(name, weights["asyncio"], weights.get("trio"))
         if promised:
-            table.budgets += [Budget(f"{name}, {one}, KB", LIMITS[one], weight) for one, weight in weights.items()]
+            table.budgets += [
+                Budget(f"{name}, {event_loop}, KB", LIMITS[event_loop], weight)
+                for event_loop, weight in weights.items()
+            ]
     runs = max(1, count // 10)
-    weights = {backend: kilobytes(_parked, runs, backend) for backend in PARKED_LIMITS}
+    weights = {backend: kilobytes(_park_runs, runs, backend) for backend in PARKED_LIMITS}
     name = "callboard agent, runs parked on a background call"
     table.add(f"{name}, {runs} runs", weights["asyncio"], weights["trio"])
-    table.budgets += [Budget(f"{name}, {one}, KB", PARKED_LIMITS[one], weight) for one, weight in weights.items()]
+    table.budgets += [
+        Budget(f"{name}, {event_loop}, KB", PARKED_LIMITS[event_loop], weight) for event_loop, weight in weights.items()
+    ]
     return table
 
 
 @asynccontextmanager
-async def _parked(count: int) -> AsyncGenerator[None]:
+async def _park_runs(count: int) -> AsyncGenerator[None]:
     """Start runs, and enter the block once all of them wait for a background call."""
     hall = Hall()
     model = ScriptedModel(
@@ -115,10 +120,10 @@ def _waiting(make: Make, count: int) -> AbstractAsyncContextManager[None]:
 
 
 @asynccontextmanager
-async def _until_released(hall: Hall, work: Work, count: int) -> AsyncGenerator[None]:
+async def _until_released(hall: Hall, run_batch: Work, count: int) -> AsyncGenerator[None]:
     """Start a piece of work, and enter the block once so many of its calls are in their bodies and all others wait."""
     async with anyio.create_task_group() as group:
-        group.start_soon(_run, work)
+        group.start_soon(_run, run_batch)
         while hall.started < count:
             await anyio.sleep(0.02)
         await anyio.wait_all_tasks_blocked()
@@ -126,5 +131,5 @@ async def _until_released(hall: Hall, work: Work, count: int) -> AsyncGenerator[
         hall.open.set()
 
 
-async def _run(work: Callable[[], Any]) -> None:
-    await work()
+async def _run(run_batch: Callable[[], Any]) -> None:
+    await run_batch()

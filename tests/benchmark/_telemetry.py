@@ -23,7 +23,7 @@ from callboard.telemetry import Metrics, RecordingWriter, Tracing, read_recordin
 from tests.telemetry._recordings import HEADER, call, run, write
 
 from ._contestants import LOOK_UP, Work, direct, look_up, queries
-from ._measure import CPU, Budget, Contestant, Table, interleaved, repeats
+from ._measure import CPU, Budget, Contestant, Table, measure_in_turns, repeats
 
 NONE, UNWIRED, OBSERVER = "nobody watches", "the wire to telemetry cut", "an observer that does nothing"
 SPANS, BY_HAND, RECORDER, METRICS = "SDK, batch export", "the SDK, the same spans by hand", "recorder", "metrics"
@@ -34,15 +34,15 @@ Around = Callable[[], AbstractContextManager[object]]
 def telemetry(*, sizes: Sequence[int], repetitions: int) -> Table:
     """Measure the additional processor time per call of each kind of observer, including exports."""
     table = Table("Cost of being seen", ["calls in the batch", *map(str, sizes)])
-    found = [_samples(size, repetitions) for size in sizes]
-    for name in found[0]:
-        per_call = (samples[name] * 1e6 for samples in found)
+    samples_by_size = [_samples(size, repetitions) for size in sizes]
+    for name in samples_by_size[0]:
+        per_call = (samples[name] * 1e6 for samples in samples_by_size)
         table.add(f"{name}, us", *per_call)
     # A call writes two spans: the same spans by hand are two bare spans. They are made around the same body, because
     # code costs a fifth less in a loop that does nothing else.
-    added = [2 * (samples[SPANS] - samples[NONE]) / (samples[BY_HAND] - samples[NONE]) for samples in found]
+    added = [2 * (samples[SPANS] - samples[NONE]) / (samples[BY_HAND] - samples[NONE]) for samples in samples_by_size]
     table.add(f"{SPANS}, added : a bare span", *added)
-    for size, samples, spans in zip(sizes, found, added, strict=True):
+    for size, samples, spans in zip(sizes, samples_by_size, added, strict=True):
         table.budgets.append(Budget(f"{size} traced calls, added : a bare span", 2.5, spans))
         table.budgets.append(Budget(f"{size} calls, nobody watches : the wire cut", 1.02, samples.ratio(NONE, UNWIRED)))
     return table
@@ -51,41 +51,41 @@ def telemetry(*, sizes: Sequence[int], repetitions: int) -> Table:
 def _samples(size: int, repetitions: int) -> Any:
     message = queries(size)
     node = callboard.ToolNode([LOOK_UP])
-    work = direct(node, message)
+    run_batch = direct(node, message)
     provider = _provider()
     node_by_hand = callboard.ToolNode([_by_hand(provider.get_tracer("by hand"))])
     tracing, metrics = Tracing(provider), Metrics(MeterProvider([InMemoryMetricReader()]))
 
-    def run(work: Work, around: Around = nullcontext, after: Callable[[], object] = lambda: None) -> Contestant:
-        return _per_call(work, size, around, after)
+    def run(run_calls: Work, context: Around = nullcontext, after: Callable[[], object] = lambda: None) -> Contestant:
+        return _per_call(run_calls, size, context, after)
 
     file = Path(tempfile.gettempdir()) / f"callboard-benchmark-{size}.jsonl"
     contestants = {
-        UNWIRED: run(work, _Cut),
-        NONE: run(work),
-        OBSERVER: run(work, lambda: callboard.observe(lambda _: None)),
-        SPANS: run(work, tracing.on, provider.force_flush),
+        UNWIRED: run(run_batch, _Cut),
+        NONE: run(run_batch),
+        OBSERVER: run(run_batch, lambda: callboard.observe(lambda _: None)),
+        SPANS: run(run_batch, tracing.on, provider.force_flush),
         BY_HAND: run(direct(node_by_hand, message), after=provider.force_flush),
-        METRICS: run(work, metrics.on),
-        RECORDER: run(work, lambda: RecordingWriter(file)),
+        METRICS: run(run_batch, metrics.on),
+        RECORDER: run(run_batch, lambda: RecordingWriter(file)),
     }
     try:
-        return interleaved(contestants, repetitions)
+        return measure_in_turns(contestants, repetitions)
     finally:
         file.unlink(missing_ok=True)
         provider.shutdown()
 
 
-def _per_call(work: Work, size: int, around: Around, after: Callable[[], object]) -> Contestant:
+def _per_call(run_calls: Work, size: int, context: Around, after: Callable[[], object]) -> Contestant:
     """Return the processor time per call over all threads, including the final flush."""
     times = repeats(size)
 
     async def main() -> float:
-        await work()
+        await run_calls()
         began = CPU()
-        with around():
+        with context():
             for _ in range(times):
-                await work()
+                await run_calls()
         after()
         return (CPU() - began) / (times * size)
 
@@ -110,7 +110,7 @@ def _by_hand(tracer: Tracer) -> StructuredTool:
     """Return the tool `look_up` with two nested spans in its body, with as many attributes as callboard's."""
     outer = dict.fromkeys(("operation", "tool", "type", "id", "description"), "look_up") | {"batch": 1}
 
-    async def traced(query: str, limit: int = 10) -> str:
+    async def look_up_with_spans(query: str, limit: int = 10) -> str:
         span = tracer.start_span("execute_tool look_up", attributes=outer)
         token = context.attach(trace.set_span_in_context(span))
         attempt_span = tracer.start_span("attempt look_up", attributes={"attempt": 1})
@@ -123,7 +123,7 @@ def _by_hand(tracer: Tracer) -> StructuredTool:
         span.end()
         return reply
 
-    return StructuredTool.from_function(coroutine=traced, name="look_up", description="Look something up.")
+    return StructuredTool.from_function(coroutine=look_up_with_spans, name="look_up", description="Look something up.")
 
 
 class _Cut(AbstractContextManager[None]):

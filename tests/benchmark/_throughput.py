@@ -19,7 +19,7 @@ from callboard import Limit
 from callboard._cli._demo import answer_for
 
 from ._contestants import asking, direct
-from ._measure import WALL, Budget, Contestant, Table, interleaved
+from ._measure import WALL, Budget, Contestant, Table, measure_in_turns
 
 SECONDS = 0.05
 
@@ -32,7 +32,7 @@ def http(*, count: int, limit: int, repetitions: int) -> Table:
     for backend in ("asyncio", "trio"):
         contestants[f"a client of 20 lines, {backend}"] = _requests(backend, items, limit, _alone)
         contestants[f"callboard ToolNode, {backend}"] = _requests(backend, items, limit, _by_node)
-    samples = interleaved(contestants, repetitions)
+    samples = measure_in_turns(contestants, repetitions)
     walls = {name: samples[name] for name in samples}
     table = _table(f"{count} HTTP requests of 50 ms, {limit} at once", walls, ideal)
     for name, wall in walls.items():
@@ -45,12 +45,12 @@ class KeepAlive:
     """Minimal HTTP client, which separates the cost of a call from the cost of a client."""
 
     def __init__(self, *, connections: int) -> None:
-        self._places = anyio.CapacityLimiter(connections)
+        self._limiter = anyio.CapacityLimiter(connections)
         self._idle: list[SocketStream] = []
 
     async def get(self, url: str) -> tuple[int, bytes]:
         address = urlsplit(url)
-        async with self._places:
+        async with self._limiter:
             if self._idle:
                 stream = self._idle.pop()
             else:
@@ -102,11 +102,11 @@ def _requests(backend: str, items: list[int], limit: int, run: Callable[..., Any
             await run(fetch, items, limit)
             return WALL() - began
 
-    def measured() -> float:
+    def measure() -> float:
         with _service() as url:
             return anyio.run(main, url, backend=backend)
 
-    return measured
+    return measure
 
 
 _SERVE = """

@@ -20,7 +20,7 @@ import trio
 
 from callboard_actors.process import Processes
 
-from ._measure import BACKENDS, WALL, Budget, Samples, Table, interleaved, median_of
+from ._measure import BACKENDS, WALL, Budget, Samples, Table, measure_in_turns, median_of
 
 _ECHO = """
 import socket, sys
@@ -64,23 +64,23 @@ def workers(*, calls: int, kills: int, starts: int) -> Table:
 
 async def _round_trips(count: int) -> tuple[float, float, float]:
     """Return the medians of an echo, of a call, and of their ratios, measured in alternating turns."""
-    ours, theirs = socket.socketpair()
-    with theirs:
-        command = [sys.executable, "-c", _ECHO, str(theirs.fileno())]
-        process = subprocess.Popen(command, pass_fds=[theirs.fileno()])
-    ours.setblocking(False)
+    parent_end, child_end = socket.socketpair()
+    with child_end:
+        command = [sys.executable, "-c", _ECHO, str(child_end.fileno())]
+        process = subprocess.Popen(command, pass_fds=[child_end.fileno()])
+    parent_end.setblocking(False)
 
     async def echo() -> None:
-        ours.send(_MESSAGE)
-        await anyio.wait_readable(ours)
-        ours.recv(4096)
+        parent_end.send(_MESSAGE)
+        await anyio.wait_readable(parent_end)
+        parent_end.recv(4096)
 
-    with process, ours:
+    with process, parent_end:
         async with Processes(workers=1) as pool:
             works = (echo, lambda: pool.run(math.sqrt, 4.0))
-            rounds = [[await median_of(work, count) for work in works] for _ in range(5)]
+            rounds = [[await median_of(action, count) for action in works] for _ in range(5)]
     echoes, calls = zip(*rounds, strict=True)
-    ratios = [call / one for one, call in rounds]
+    ratios = [call / echo_seconds for echo_seconds, call in rounds]
     return statistics.median(echoes), statistics.median(calls), statistics.median(ratios)
 
 
@@ -94,7 +94,7 @@ def _many(count: int, backend: str) -> Samples:
                 await _all([partial(pool.run, math.sqrt, 4.0)] * count)
         return (WALL() - began) / count
 
-    async def awaited() -> float:
+    async def await_all() -> float:
         began = WALL()
         await _all([in_executor] * count)
         return (WALL() - began) / count
@@ -105,7 +105,7 @@ def _many(count: int, backend: str) -> Samples:
         # trio has no other way to wait for its futures
         return trio.to_thread.run_sync(lambda: executor.submit(math.sqrt, 4.0).result())
 
-    def submitted() -> float:
+    def submit_all() -> float:
         began = WALL()
         for future in [executor.submit(math.sqrt, 4.0) for _ in range(count)]:
             future.result()
@@ -114,10 +114,10 @@ def _many(count: int, backend: str) -> Samples:
     with ProcessPoolExecutor(2, mp_context=multiprocessing.get_context("spawn")) as executor:
         contestants = (
             lambda: anyio.run(ours, backend=backend),
-            lambda: anyio.run(awaited, backend=backend),
-            submitted,
+            lambda: anyio.run(await_all, backend=backend),
+            submit_all,
         )
-        return interleaved(dict(zip(("Processes", *_OTHERS), contestants, strict=True)), _TURNS)
+        return measure_in_turns(dict(zip(("Processes", *_OTHERS), contestants, strict=True)), _TURNS)
 
 
 async def _all(calls: Sequence[Callable[[], Awaitable[object]]]) -> None:
@@ -139,7 +139,7 @@ async def _first_call() -> float:
 
 async def _replacements(count: int) -> list[float]:
     """Return the seconds from `kill -9` of a worker until the pool is complete again."""
-    taken = []
+    pauses = []
     async with Processes(workers=2) as pool:
         for _ in range(count):
             killed = pool.pids[0]
@@ -148,8 +148,8 @@ async def _replacements(count: int) -> list[float]:
             os.kill(killed, signal.SIGKILL)
             while killed in pool.pids or len(pool.pids) < 2:
                 await anyio.lowlevel.checkpoint()
-            taken.append(WALL() - began)
-    return taken
+            pauses.append(WALL() - began)
+    return pauses
 
 
 async def _megabytes() -> float:

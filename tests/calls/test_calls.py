@@ -37,10 +37,10 @@ class Scripted(SupervisedCall[object]):
         call: ToolCallLike,
         policy: CallPolicy,
         limiters: Sequence[Limiter],
-        around: BatchContext,
+        batch: BatchContext,
         script: Callable[[SupervisedCall[object]], Coroutine[Any, Any, object]],
     ) -> None:
-        super().__init__(around, call, policy, limiters)
+        super().__init__(batch, call, policy, limiters)
         self._script = script
 
     def run(self) -> Coroutine[Any, Any, object]:
@@ -87,20 +87,20 @@ async def test_a_batch_is_closed_when_it_has_ended() -> None:
     assert started == ["body"]
 
 
-@pytest.mark.parametrize("how", ["cancel", "error", "timeout"])
-async def test_every_call_that_starts_is_told_to_end(how: str) -> None:
+@pytest.mark.parametrize("ending", ["cancel", "error", "timeout"])
+async def test_every_call_that_starts_is_told_to_end(ending: str) -> None:
     """Observers see one `attempt_ended` for each `started` and one `ended` for each call, whatever happens."""
-    seen: list[CallEvent] = []
-    with observe(seen.append):
-        calls = [one_call(sleeping(9), timeout=1 if how == "timeout" else None, call_id=str(n)) for n in range(3)]
-        if how == "error":
+    events: list[CallEvent] = []
+    with observe(events.append):
+        calls = [one_call(sleeping(9), timeout=1 if ending == "timeout" else None, call_id=str(n)) for n in range(3)]
+        if ending == "error":
             calls.append(one_call(sleeping(1, error=ValueError("boom")), call_id="3"))
-        with anyio.move_on_after(1 if how == "cancel" else 60):
-            with pytest.raises((CallTimeoutError, ValueError)) if how != "cancel" else anyio.CancelScope():
+        with anyio.move_on_after(1 if ending == "cancel" else 60):
+            with pytest.raises((CallTimeoutError, ValueError)) if ending != "cancel" else anyio.CancelScope():
                 await run(*calls)
     for phase in ("started", "attempt_ended", "ended"):
-        assert sorted(event.call_id for event in seen if event.phase == phase) == [call.id for call in calls]
-    assert all(event.error is not None for event in seen if event.phase == "ended")
+        assert sorted(event.call_id for event in events if event.phase == phase) == [call.id for call in calls]
+    assert all(event.error is not None for event in events if event.phase == "ended")
 
 
 async def test_a_batch_of_thousands_does_not_recurse() -> None:
@@ -129,7 +129,7 @@ async def test_a_batch_of_thousands_does_not_recurse() -> None:
 )
 def test_an_error_of_a_call_can_be_copied_and_pickled(error: CallError) -> None:
     """An error may cross a process boundary, or be handed to several callers."""
-    for again in (copy.copy(error), pickle.loads(pickle.dumps(error))):
-        assert type(again) is type(error)
-        assert str(again) == str(error)
-        assert vars(again) == vars(error)
+    for duplicate in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert type(duplicate) is type(error)
+        assert str(duplicate) == str(error)
+        assert vars(duplicate) == vars(error)

@@ -84,17 +84,17 @@ class Call:
 
 @pytest.fixture
 def loop(monkeypatch: pytest.MonkeyPatch) -> Any:
-    found = Loop()
+    fake_loop = Loop()
 
     async def sleep_until(time: float) -> None:
-        while found.time < time:
+        while fake_loop.time < time:
             await pause()
 
     monkeypatch.setattr(_gate, "sleep_until", sleep_until)
-    return found
+    return fake_loop
 
 
-def taken(limit: Limit, loop: Any) -> Gate:
+def full_gate(limit: Limit, loop: Any) -> Gate:
     """Return a gate whose permits are all taken, one by one."""
     gate = Gate(limit, "the gate")
     for _ in range(limit.concurrency or 1):
@@ -103,7 +103,7 @@ def taken(limit: Limit, loop: Any) -> Gate:
 
 
 def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
-    gate = taken(Limit(concurrency=1), loop)
+    gate = full_gate(Limit(concurrency=1), loop)
     first, second, third = (Call(gate, loop) for _ in range(3))
     second.cancel()
     gate.leave()
@@ -115,7 +115,7 @@ def test_a_call_that_gives_up_hands_its_wakeup_on(loop: Any) -> None:
 
 
 def test_a_full_queue_refuses_and_says_why(loop: Any) -> None:
-    gate = taken(Limit(concurrency=2, queue=1), loop)
+    gate = full_gate(Limit(concurrency=2, queue=1), loop)
     waiting, refused = Call(gate, loop), Call(gate, loop)
     assert waiting.result is None
     assert str(refused.result) == "the gate is full: 2 of 2 run, 1 wait, and no more may"
@@ -166,13 +166,13 @@ class Store:
     def __init__(self, name: str | None = None) -> None:
         self.name = name
         self.log: list[str] = []
-        self.wanted: list[PermitRequest] = []
+        self.requests: list[PermitRequest] = []
 
     def check(self, limit: Limit) -> None:
         self.log.append(f"checked {limit.concurrency}")
 
-    def ask(self, wanted: PermitRequest, wake: Callable[[], object]) -> "Store":
-        self.wanted.append(wanted)
+    def ask(self, request: PermitRequest, wake: Callable[[], object]) -> "Store":
+        self.requests.append(request)
         if self.answers:
             wake()
         return self
@@ -201,15 +201,15 @@ def test_a_permit_of_a_store_is_held_from_its_grant_to_its_release(loop: Any) ->
 
 
 @pytest.mark.parametrize(
-    "held", [lambda permit: permit, lambda permit: Loan(permit, "", permit.leave)], ids=["held", "borrowed"]
+    "wrap", [lambda permit: permit, lambda permit: Loan(permit, "", permit.leave)], ids=["held", "borrowed"]
 )
-def test_no_body_starts_with_a_permit_that_was_lost(loop: Any, held: Callable[[SharedPermit], Any]) -> None:
+def test_no_body_starts_with_a_permit_that_was_lost(loop: Any, wrap: Callable[[SharedPermit], Any]) -> None:
     """Another process may have it now."""
     store: Any = Store()
-    other, permit = shared(Store()), shared(store)
+    other_permit, permit = shared(Store()), shared(store)
     result_of(permit.enter(loop))
     store.is_lost = True
-    assert result_of(count_start([other, held(permit)], loop)) is False
+    assert result_of(count_start([other_permit, wrap(permit)], loop)) is False
     assert store.log == []
 
 
@@ -243,7 +243,7 @@ def test_idle_gates_are_dropped_when_there_are_many_and_those_in_use_are_kept(lo
     limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
     busy = limiter.gate(call_of("busy"), loop)
     assert busy.try_enter(loop)
-    held = limiter.gate(call_of("held"), loop)
+    held_gate = limiter.gate(call_of("held"), loop)
     for number in range(62):
         limiter.gate(call_of(f"{number}"), loop)
     assert len(limiter._by_key) == 64
@@ -251,13 +251,13 @@ def test_idle_gates_are_dropped_when_there_are_many_and_those_in_use_are_kept(lo
     assert set(limiter._by_key) == {"busy", "held", "one more"}
     assert limiter._prune_at == 64
     assert limiter.gate(call_of("busy"), loop) is busy
-    assert limiter.gate(call_of("held"), loop) is held
+    assert limiter.gate(call_of("held"), loop) is held_gate
 
 
 def test_the_next_look_for_idle_gates_comes_when_they_are_twice_as_many(loop: Any) -> None:
     limiter = Limiter(Limit(concurrency=1, key=lambda call: call["args"]["host"]), "the queue")
     gates = [limiter.gate(call_of(f"{number}"), loop) for number in range(65)]
-    assert (len({id(one) for one in gates}), limiter._prune_at) == (65, 128)
+    assert (len({id(gate) for gate in gates}), limiter._prune_at) == (65, 128)
 
 
 def test_a_gate_that_a_thread_is_about_to_enter_is_not_replaced(loop: Any) -> None:
@@ -311,7 +311,7 @@ def test_a_shared_limit_asks_its_store_with_digests_of_key_and_tenant(
     context = partial(CallContext, config={"user": "ann"})
     result_of(limiter.gate(call_of("a"), loop, context).enter(loop))
     key, tenant, title = expected
-    assert store.wanted == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
+    assert store.requests == [PermitRequest(limit=limit, name="tool:fetch", key=key, tenant=tenant, title=title)]
     assert store.log == ["checked 2"]
 
 
@@ -320,22 +320,22 @@ def test_permits_of_one_resource_and_key_are_interchangeable() -> None:
     store, vendor = Store(), Store("vendor")
     permit = shared(store)
     assert permit.identity == shared(store, tenant="t").identity
-    others = [shared(Store()), shared(store, name="tool:search"), shared(store, key="b")]
-    assert permit.identity not in [one.identity for one in others]
+    other_permits = [shared(Store()), shared(store, name="tool:search"), shared(store, key="b")]
+    assert permit.identity not in [other_permit.identity for other_permit in other_permits]
     assert shared(vendor).identity == shared(vendor, name="tool:search").identity != permit.identity
 
 
 def test_holders_of_interchangeable_permits_are_listed_together_until_they_leave() -> None:
     store = Store()
-    one: Any = object()
-    other: Any = object()
+    first_holder: Any = object()
+    second_holder: Any = object()
     permit, twin = shared(store), shared(store)
-    permit.add_holder(one)
-    twin.add_holder(other)
-    assert permit.holders == {one, other}
-    permit.remove_holder(one)
-    assert permit.holders == twin.holders == {other}
-    twin.remove_holder(other)
+    permit.add_holder(first_holder)
+    twin.add_holder(second_holder)
+    assert permit.holders == {first_holder, second_holder}
+    permit.remove_holder(first_holder)
+    assert permit.holders == twin.holders == {second_holder}
+    twin.remove_holder(second_holder)
     assert permit.holders == set()
     assert permit.identity not in _shared_permits._holders  # keys come from the model, in any number
 

@@ -90,17 +90,17 @@ class Project:
         self, *arguments: str, program: Sequence[str] = COMMAND, term: str = "xterm", **options: Any
     ) -> "Iterator[Terminal]":
         """Start a command, or another program, in a session of its own, at the pseudo-terminal that controls it."""
-        ours, theirs = os.openpty()
-        streams: dict[str, Any] = {"stdin": theirs, "stdout": theirs, "stderr": theirs, **options}
+        parent_end, child_end = os.openpty()
+        streams: dict[str, Any] = {"stdin": child_end, "stdout": child_end, "stderr": child_end, **options}
         env = {**environment(), "TERM": term}
         # In a program of its own: `preexec_fn` is not safe in a process with threads.
         at_terminal = (sys.executable, "-S", "-c", _TAKE_TERMINAL, *program)
         process = self.start(*arguments, program=at_terminal, start_new_session=True, env=env, **streams)
-        os.close(theirs)
+        os.close(child_end)
         try:
-            yield Terminal(ours, process)
+            yield Terminal(parent_end, process)
         finally:
-            os.close(ours)
+            os.close(parent_end)
 
 
 class Terminal:
@@ -117,9 +117,9 @@ class Terminal:
     def until(self, text: str) -> str:
         """Wait for a new occurrence of the text, and return the output up to it."""
         deadline = time.monotonic() + PATIENCE
-        while (found := self.seen.find(text, self._read_so_far)) < 0:
+        while (position := self.seen.find(text, self._read_so_far)) < 0:
             assert self._more(deadline), f"{text!r} did not come, only {self.seen[self._read_so_far :]!r}"
-        start, self._read_so_far = self._read_so_far, found + len(text)
+        start, self._read_so_far = self._read_so_far, position + len(text)
         return self.seen[start : self._read_so_far]
 
     def type(self, line: str) -> None:
@@ -142,8 +142,8 @@ class Terminal:
         return self.process.wait(PATIENCE)
 
     def _more(self, deadline: float) -> bool:
-        ready, _, _ = select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))
-        assert ready, f"nothing came any more after {self.seen!r}"
+        readable, _, _ = select.select([self.descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        assert readable, f"nothing came any more after {self.seen!r}"
         try:
             chunk = os.read(self.descriptor, 65_536).decode(errors="replace")
         except OSError:  # on Linux this means that the other side is closed
@@ -154,8 +154,8 @@ class Terminal:
 
 
 def environment() -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
-    return {**kept, "COLUMNS": "100", "LINES": "40", "NO_COLOR": "1", "TERM": "xterm"}
+    inherited = {name: value for name, value in os.environ.items() if name not in ("FORCE_COLOR", "PY_COLORS")}
+    return {**inherited, "COLUMNS": "100", "LINES": "40", "NO_COLOR": "1", "TERM": "xterm"}
 
 
 def stop(process: "subprocess.Popen[str]", number: signal.Signals) -> tuple[int, str, str]:

@@ -11,9 +11,9 @@ from ._commands import Project
 
 @pytest.fixture
 def project(tmp_path: Path) -> Iterator[Project]:
-    made = Project(tmp_path)
-    yield made
-    made.close()
+    new_project = Project(tmp_path)
+    yield new_project
+    new_project.close()
 
 
 @pytest.fixture

@@ -19,9 +19,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def test_a_name_with_dots_is_found_with_its_module(folder: Path) -> None:
     """A name may have dots; without a name the module is returned, and the command decides what to offer."""
-    module, found = load_named("for_a_command:Trip.tools", folder, example="tools")
+    module, tools = load_named("for_a_command:Trip.tools", folder, example="tools")
 
-    assert (module.__name__, found) == ("for_a_command", ["search"])
+    assert (module.__name__, tools) == ("for_a_command", ["search"])
     assert load_named("for_a_command", folder, example="tools") == (module, module)
 
 

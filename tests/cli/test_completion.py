@@ -30,7 +30,7 @@ def test_words_are_completed(words: str, completed: set[str]) -> None:
 
 
 def test_the_help_names_the_options(project: Project) -> None:
-    told = project.call("--help").stdout
+    output = project.call("--help").stdout
 
-    assert "--install-completion" in told
-    assert "--show-completion" in told
+    assert "--install-completion" in output
+    assert "--show-completion" in output

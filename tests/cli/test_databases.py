@@ -23,7 +23,7 @@ class Question(HumanMessage):
     """User-defined message type."""
 
 
-def kept(db: str, message: Any, thread: str = "oslo") -> None:
+def store_conversation(db: str, message: Any, thread: str = "oslo") -> None:
     url = db if "://" in db else f"sqlite:///{db}"
     agent = create_react_agent(ScriptedModel(["Hello."]), [], checkpointer=url, stored_types=[Question])
     agent.invoke({"messages": [message]}, {"configurable": {"thread_id": thread}})
@@ -31,18 +31,18 @@ def kept(db: str, message: Any, thread: str = "oslo") -> None:
 
 def test_a_message_of_a_type_that_is_not_here_is_shown_as_a_message(project: Project) -> None:
     """The text is shown without importing the missing type."""
-    kept(project.db, Question("Where is it?"))
+    store_conversation(project.db, Question("Where is it?"))
 
-    told = project.call("show", "oslo", "--db", project.db)
+    result = project.call("show", "oslo", "--db", project.db)
 
-    assert (told.exit_code, told.stderr) == (0, "")
-    assert "Where is it?" in told.stdout
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert "Where is it?" in result.stdout
 
 
 @pytest.mark.parametrize("arguments", [["threads"], ["show", "oslo"], ["show", "oslo", "--history"]])
 def test_what_a_database_names_is_not_run(arguments: list[str], project: Project, tmp_path: Path) -> None:
     """An untrusted file may name any function, and looking at the file must not run it."""
-    kept(project.db, ("user", "hi"))
+    store_conversation(project.db, ("user", "hi"))
     written = tmp_path / "written"
     code = ormsgpack.Ext(0, ormsgpack.packb(("builtins", "exec", f"open({str(written)!r}, 'w')")))
     with closing(sqlite3.connect(project.db)) as connection, connection:
@@ -67,14 +67,14 @@ def server() -> Iterator[Server]:
 @pytest.mark.exhaustive
 def test_conversations_on_a_server_are_listed_and_shown(server: Server, project: Project) -> None:
     url = server.new_database()
-    kept(url, ("user", "Where is it?"))
+    store_conversation(url, ("user", "Where is it?"))
 
     listed = project.call("threads", "--db", url)
-    shown = project.call("show", "oslo", "--db", url)
+    conversation = project.call("show", "oslo", "--db", url)
 
-    assert (listed.exit_code, listed.stderr, shown.exit_code, shown.stderr) == (0, "", 0, "")
+    assert (listed.exit_code, listed.stderr, conversation.exit_code, conversation.stderr) == (0, "", 0, "")
     assert "oslo" in listed.stdout
-    assert "Where is it?" in shown.stdout
+    assert "Where is it?" in conversation.stdout
 
 
 @pytest.mark.parametrize(

@@ -71,11 +71,11 @@ def test_the_demo_shows_how_every_call_ended(backend: str) -> None:
     assert f"The model says: I have read 84 answers: {results} results, {84 - results} errors." in output
     assert "answers: 84 messages for 84 calls" in output
     assert re.search(r"wall clock: \S+ s; one after the other: \S+ s; \S+ times as fast", output)
-    seen = re.search(r"the service saw (\d+) requests, at most (\d+) at once; (\d+) were given up, (\d+) are", output)
-    assert seen is not None
-    requests, most, given_up, still_open = map(int, seen.groups())
+    match = re.search(r"the service saw (\d+) requests, at most (\d+) at once; (\d+) were given up, (\d+) are", output)
+    assert match is not None
+    requests, peak, given_up, still_open = map(int, match.groups())
     assert requests == 72 - rows["archive"]["rejected"]
-    assert most <= 34
+    assert peak <= 34
     assert (given_up, still_open) == (rows["all"]["timeout"], 0)
     assert "\ntasks left over: 0\n" in output
     assert "calls left over: 0 running, 0 waiting; threads left over: 0" in output

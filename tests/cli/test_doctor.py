@@ -29,24 +29,24 @@ pytestmark = pytest.mark.real_clock
 def checks(project: Project, *arguments: str, code: int = 0, **env: str) -> dict[tuple[str, str], Any]:
     """Run the command with `--json`, and return its checks by group and name."""
     done = project.call("doctor", "--json", *arguments, **env)
-    found = json.loads(done.stdout)
-    assert (done.exit_code, found["ok"], done.stderr) == (code, code == 0, "")
-    return {(one.pop("group"), one.pop("name")): one for one in found["checks"]}
+    report = json.loads(done.stdout)
+    assert (done.exit_code, report["ok"], done.stderr) == (code, code == 0, "")
+    return {(check.pop("group"), check.pop("name")): check for check in report["checks"]}
 
 
-def installed(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
+def fake_versions(monkeypatch: pytest.MonkeyPatch, **versions: str | None) -> None:
     """Make packages seem to have other versions, or to be missing."""
-    chosen = {name.replace("_", "-"): found for name, found in versions.items()}
+    chosen = {name.replace("_", "-"): chosen_version for name, chosen_version in versions.items()}
 
     def version_of(name: str) -> str:
-        if (found := chosen.get(name, "real")) is None:
+        if (chosen_version := chosen.get(name, "real")) is None:
             raise PackageNotFoundError(name)
-        return version(name) if found == "real" else found
+        return version(name) if chosen_version == "real" else chosen_version
 
     monkeypatch.setattr(_doctor, "version", version_of)
 
 
-def confined_by(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
+def set_confinement(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
     points = [EntryPoint("confinement", value, _doctor.GROUP) for value in values]
     monkeypatch.setattr(_doctor, "entry_points", lambda **_: points)
 
@@ -54,7 +54,7 @@ def confined_by(monkeypatch: pytest.MonkeyPatch, *values: str) -> None:
 @pytest.fixture(autouse=True)
 def _unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leave the check of the kernel out, which starts a process each time; its own tests put it back."""
-    confined_by(monkeypatch)
+    set_confinement(monkeypatch)
 
 
 def test_a_complete_installation_is_shown_as_a_table(project: Project) -> None:
@@ -70,13 +70,13 @@ def test_a_complete_installation_is_shown_as_a_table(project: Project) -> None:
 
 def test_a_version_outside_its_bounds_is_broken(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """pip installs such a version if another package asks for it; the command tells the bounds of callboard."""
-    installed(monkeypatch, anyio="3.7.1", structlog=None)
-    found = checks(project, code=1)
+    fake_versions(monkeypatch, anyio="3.7.1", structlog=None)
+    results = checks(project, code=1)
 
-    assert found["versions", "anyio"]["state"] == found["versions", "structlog"]["state"] == "broken"
-    assert found["versions", "anyio"]["value"] == "3.7.1 (outside <5,>=4.14)"
-    assert found["versions", "anyio"]["remedy"] == "pip install 'anyio<5,>=4.14'"
-    assert found["versions", "structlog"]["value"] == "not installed (>=25.1)"
+    assert results["versions", "anyio"]["state"] == results["versions", "structlog"]["state"] == "broken"
+    assert results["versions", "anyio"]["value"] == "3.7.1 (outside <5,>=4.14)"
+    assert results["versions", "anyio"]["remedy"] == "pip install 'anyio<5,>=4.14'"
+    assert results["versions", "structlog"]["value"] == "not installed (>=25.1)"
 
 
 def test_a_python_that_was_built_from_a_repository_is_no_problem(
@@ -90,7 +90,7 @@ def test_a_python_that_was_built_from_a_repository_is_no_problem(
 
 def test_two_distributions_of_different_releases_are_broken(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """`callboard-actors` is released with its version of callboard, and uses no other."""
-    installed(monkeypatch, callboard="9.0")
+    fake_versions(monkeypatch, callboard="9.0")
 
     assert checks(project, code=1)["versions", "callboard"]["value"].startswith("9.0 (outside ==")
 
@@ -99,30 +99,30 @@ def test_an_absent_extra_is_not_broken_and_its_command_is_told(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An extra of an extra counts, too: `psycopg[pool]` is a part of `callboard[postgres]`."""
-    installed(monkeypatch, uvloop=None, psycopg_pool=None, schwifty="2020.1", callboard_actors=None)
-    found = checks(project)
+    fake_versions(monkeypatch, uvloop=None, psycopg_pool=None, schwifty="2020.1", callboard_actors=None)
+    results = checks(project)
 
-    assert found["extras", "callboard[postgres]"] == {
+    assert results["extras", "callboard[postgres]"] == {
         "state": "absent",
         "value": "missing: psycopg-pool",
         "remedy": "pip install 'psycopg-pool'",
     }
-    assert found["extras", "callboard[redact]"]["state"] == "warning"
-    assert found["extras", "callboard[redact]"]["value"] == "schwifty 2020.1 (outside >=2026.7.3)"
-    assert found["backends", "uvloop"]["remedy"] == "pip install 'uvloop>=0.21'"
-    assert "pip" not in found["versions", "callboard-actors"]["remedy"]
-    assert not any(name.startswith("callboard-actors[") for _, name in found)
+    assert results["extras", "callboard[redact]"]["state"] == "warning"
+    assert results["extras", "callboard[redact]"]["value"] == "schwifty 2020.1 (outside >=2026.7.3)"
+    assert results["backends", "uvloop"]["remedy"] == "pip install 'uvloop>=0.21'"
+    assert "pip" not in results["versions", "callboard-actors"]["remedy"]
+    assert not any(name.startswith("callboard-actors[") for _, name in results)
 
 
 def test_uvloop_is_not_for_windows(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """A remedy would be wrong: the extra installs nothing there."""
     system = {**default_environment(), "sys_platform": "win32"}
     monkeypatch.setattr("packaging.markers.default_environment", lambda: system)
-    installed(monkeypatch, uvloop=None)
-    found = checks(project)
+    fake_versions(monkeypatch, uvloop=None)
+    results = checks(project)
 
-    assert found["backends", "uvloop"] == {"state": "absent", "value": "not for this system", "remedy": ""}
-    assert found["extras", "callboard[uvloop]"]["value"] == "not for this Python and platform"
+    assert results["backends", "uvloop"] == {"state": "absent", "value": "not for this system", "remedy": ""}
+    assert results["extras", "callboard[uvloop]"]["value"] == "not for this Python and platform"
 
 
 def test_an_agent_that_hangs_on_an_event_loop_makes_it_broken(
@@ -130,37 +130,37 @@ def test_an_agent_that_hangs_on_an_event_loop_makes_it_broken(
 ) -> None:
     monkeypatch.setattr(_doctor, "_TIMEOUT", 0.05)
     monkeypatch.setattr(callboard.testing, "ScriptedModel", partial(ScriptedModel, delay=PATIENCE))
-    found = checks(project, code=1)
+    results = checks(project, code=1)
 
     for backend in ("asyncio", "uvloop", "trio"):
-        assert found["backends", backend]["state"] == "broken"
-        assert found["backends", backend]["value"].startswith("TimeoutError")
-        assert found["backends", backend]["remedy"]
+        assert results["backends", backend]["state"] == "broken"
+        assert results["backends", backend]["value"].startswith("TimeoutError")
+        assert results["backends", backend]["remedy"]
 
 
 def test_the_agent_is_not_traced(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is sent over the network, also if traces of all runs are wanted."""
-    made: list[object] = []
+    instances: list[object] = []
 
     def no_tracer(self: object, *_: object, **__: object) -> None:
-        made.append(self)
+        instances.append(self)
         raise RuntimeError("no tracer")
 
     monkeypatch.setattr("langchain_core.tracers.langchain.LangChainTracer.__init__", no_tracer)
     with tracing_context(enabled=True):
-        found = checks(project)
+        results = checks(project)
 
-    assert (found["backends", "asyncio"]["state"], made) == ("ok", [])
+    assert (results["backends", "asyncio"]["state"], instances) == ("ok", [])
 
 
 def test_a_check_that_raises_an_error_is_broken_and_the_others_are_made(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_doctor, "_packages", lambda *_: 1 / 0)
-    found = checks(project, code=1)
+    results = checks(project, code=1)
 
-    assert found["versions", "versions"]["value"] == "ZeroDivisionError: division by zero"
-    assert found["backends", "trio"]["state"] == "ok"
+    assert results["versions", "versions"]["value"] == "ZeroDivisionError: division by zero"
+    assert results["backends", "trio"]["state"] == "ok"
 
 
 # Without packages.
@@ -195,8 +195,8 @@ def test_it_needs_no_extra() -> None:
     done = run_without(EXTRAS, "--json")
 
     assert (done.returncode, done.stderr) == (1, "")  # uvloop is installed here, and cannot be imported
-    found = {one["name"]: one["state"] for one in json.loads(done.stdout)["checks"]}
-    assert (found["asyncio"], found["uvloop"], found["trio"]) == ("ok", "broken", "ok")
+    states = {check["name"]: check["state"] for check in json.loads(done.stdout)["checks"]}
+    assert (states["asyncio"], states["uvloop"], states["trio"]) == ("ok", "broken", "ok")
 
 
 def test_a_required_package_that_is_missing_is_named() -> None:
@@ -215,19 +215,19 @@ def test_the_actors_tell_which_confinement_the_kernel_supports(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = tomllib.loads((ROOT / "actors" / "pyproject.toml").read_text())
-    confined_by(monkeypatch, *settings["project"]["entry-points"][_doctor.GROUP].values())
-    found = {name: one for (group, name), one in checks(project).items() if group == "confinement"}
+    set_confinement(monkeypatch, *settings["project"]["entry-points"][_doctor.GROUP].values())
+    results = {name: result for (group, name), result in checks(project).items() if group == "confinement"}
 
-    assert list(found) == ["Landlock", "seccomp"]
-    assert {one["state"] for one in found.values()} <= {"ok", "absent"}
-    assert {bool(one["remedy"]) for one in found.values() if one["state"] == "absent"} <= {True}
+    assert list(results) == ["Landlock", "seccomp"]
+    assert {result["state"] for result in results.values()} <= {"ok", "absent"}
+    assert {bool(result["remedy"]) for result in results.values() if result["state"] == "absent"} <= {True}
 
 
 def test_a_kernel_that_cannot_confine_is_not_broken(monkeypatch: pytest.MonkeyPatch) -> None:
     """Confinement is optional; each missing part has its reason and its remedy."""
     monkeypatch.setattr(_support._landlock, "version", lambda: 0)
     monkeypatch.setattr("callboard_actors.process._confinement._confinement._landlock.version", lambda: 0)
-    rows = {name: rest for name, *rest in _support._results()}
+    rows = {name: cells for name, *cells in _support._results()}
 
     assert [state for state, _, _ in rows.values()] == ["absent"] * 2
     assert rows["Landlock"][1].startswith("confine= needs Landlock")
@@ -237,12 +237,12 @@ def test_a_kernel_that_cannot_confine_is_not_broken(monkeypatch: pytest.MonkeyPa
     assert _support._results() == [("Confine(...)", "absent", "confines on Linux only, and this is Darwin", "")]
 
 
-@pytest.mark.parametrize(("values", "told"), [([], "comes with"), (["no_such_module:checks"], "No module named")])
+@pytest.mark.parametrize(("values", "reason"), [([], "comes with"), (["no_such_module:checks"], "No module named")])
 def test_a_system_without_confinement_is_not_broken(
-    project: Project, monkeypatch: pytest.MonkeyPatch, values: list[str], told: str
+    project: Project, monkeypatch: pytest.MonkeyPatch, values: list[str], reason: str
 ) -> None:
     """`callboard-actors` may be missing, or the system may have no worker processes."""
-    confined_by(monkeypatch, *values)
+    set_confinement(monkeypatch, *values)
 
     only = checks(project)["confinement", "Confine(...)"]
-    assert (only["state"], told in only["value"]) == ("absent", True)
+    assert (only["state"], reason in only["value"]) == ("absent", True)

@@ -34,16 +34,16 @@ def run(directory: Path, *command: str) -> "subprocess.CompletedProcess[str]":
 def test_the_project_is_written_and_its_agent_runs(project: Project) -> None:
     """The printed steps work as they are."""
     done = project.call("init", "trip-to-oslo")
-    made = project.directory / "trip-to-oslo"
+    folder = project.directory / "trip-to-oslo"
 
-    assert (done.exit_code, done.stderr, names(made)) == (0, "", FILES)
-    settings = tomllib.loads((made / "pyproject.toml").read_text())
+    assert (done.exit_code, done.stderr, names(folder)) == (0, "", FILES)
+    settings = tomllib.loads((folder / "pyproject.toml").read_text())
     assert settings["project"]["name"] == "trip-to-oslo"
-    assert "$" not in "".join((made / name).read_text() for name in FILES)
+    assert "$" not in "".join((folder / name).read_text() for name in FILES)
     step = next(line for line in done.stdout.splitlines() if "callboard run" in line)
     assert step.strip() == 'callboard run trip_to_oslo:agent "What is it like in Oslo?"'
     for backend in ("asyncio", "trio"):
-        ran = project.call("run", "trip_to_oslo:agent", "Well?", "--app-dir", str(made), "--backend", backend)
+        ran = project.call("run", "trip_to_oslo:agent", "Well?", "--app-dir", str(folder), "--backend", backend)
         assert ran.stdout.endswith("There is sun in Oslo and in Rome.\n")
         assert (ran.exit_code, ran.stdout.count("done ")) == (0, 2)
 
@@ -51,8 +51,8 @@ def test_the_project_is_written_and_its_agent_runs(project: Project) -> None:
 @pytest.mark.exhaustive
 def test_the_written_test_passes_on_asyncio_and_trio(project: Project) -> None:
     project.call("init", "trip-to-oslo")
-    made = project.directory / "trip-to-oslo"
-    done = run(made, "pytest", "-v", "-p", "no:cacheprovider")
+    folder = project.directory / "trip-to-oslo"
+    done = run(folder, "pytest", "-v", "-p", "no:cacheprovider")
 
     assert done.returncode == 0, done.stdout
     assert "[asyncio] PASSED" in done.stdout
@@ -63,7 +63,7 @@ def test_the_written_test_passes_on_asyncio_and_trio(project: Project) -> None:
 def test_the_written_code_is_formatted_and_has_its_types(project: Project) -> None:
     """Users check their projects, with the usual line length, and start from no findings."""
     project.call("init", "trip-to-oslo")
-    made = project.directory / "trip-to-oslo"
+    folder = project.directory / "trip-to-oslo"
     without = "CPY,D103,S101"  # no copyright; a test has a name that says all, and asserts
 
     for command in (
@@ -71,7 +71,7 @@ def test_the_written_code_is_formatted_and_has_its_types(project: Project) -> No
         ("ruff", "check", "--no-cache", "--isolated", "--select", "ALL", "--ignore", without, "."),
         ("mypy", "--strict", "--cache-dir", "/dev/null", "."),
     ):
-        done = run(made, *command)
+        done = run(folder, *command)
         assert done.returncode == 0, done.stdout
 
 
@@ -118,7 +118,7 @@ def test_a_file_that_appears_meanwhile_is_not_overwritten(project: Project, monk
 def test_pytest_is_a_step_where_it_is_missing(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """The extra `cli` does not bring pytest, and a shell may find the one of another environment."""
     find = PathFinder.find_spec
-    monkeypatch.setattr(PathFinder, "find_spec", lambda name, *rest: None if name == "pytest" else find(name, *rest))
+    monkeypatch.setattr(PathFinder, "find_spec", lambda name, *args: None if name == "pytest" else find(name, *args))
     steps = project.call("init", "trip").stdout.partition("Next:")[2].split("README.md has")[0].split("\n")
 
     assert [step.strip() for step in steps if step][2:] == ["python -m pip install pytest", "pytest"]

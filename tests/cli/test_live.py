@@ -26,19 +26,19 @@ def busy(tools: int = 3, calls: int = 1_200) -> CallCounts:
     """Return counts in the middle of much work: equal numbers of calls are waiting, running, done and failed."""
     counts = CallCounts([])
     for number in range(calls):
-        one: dict[str, Any] = {"number": number, "tool": f"tool_{number % tools}_{'x' * 30}"}
+        fields: dict[str, Any] = {"number": number, "tool": f"tool_{number % tools}_{'x' * 30}"}
         args = {"url": f"http://example.org/{number}" + "y" * 100}
-        counts(event("begun", call={"name": one["tool"], "args": args, "id": "1"}, **one))
-        counts(event("queued", **one))
+        counts(event("begun", call={"name": fields["tool"], "args": args, "id": "1"}, **fields))
+        counts(event("queued", **fields))
         if number // tools % 4:
-            counts(event("started", attempt=1, time=1.0, queue_wait=1.0, **one))
+            counts(event("started", attempt=1, time=1.0, queue_wait=1.0, **fields))
         if number // tools % 4 > 1:
-            counts(event("attempt_ended", attempt=1, time=2.0, **one))
-            counts(event("ended", time=2.0, **one, **ENDS["ok" if number // tools % 4 == 2 else "timeout"]))
+            counts(event("attempt_ended", attempt=1, time=2.0, **fields))
+            counts(event("ended", time=2.0, **fields, **ENDS["ok" if number // tools % 4 == 2 else "timeout"]))
     return counts
 
 
-def drawn(counts: CallCounts, now: float = 5.0, width: int = 80, height: int = 24) -> list[str]:
+def draw(counts: CallCounts, now: float = 5.0, width: int = 80, height: int = 24) -> list[str]:
     console = Console(file=StringIO(), record=True, force_terminal=True, width=width, height=height, color_system=None)
     console.print(picture(counts, now, width, height))
     return console.export_text().splitlines()
@@ -49,7 +49,7 @@ def cells(lines: list[str], name: str) -> list[str]:
 
 
 def test_everything_there_is_to_know_is_in_80_by_24() -> None:
-    lines = drawn(busy())
+    lines = draw(busy())
 
     assert len(lines) == 3 + 1 + 3 + 2 + 10
     assert lines[:3] == [
@@ -65,7 +65,7 @@ def test_everything_there_is_to_know_is_in_80_by_24() -> None:
 
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(20, 200), st.integers(1, 60))
 def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, width: int, height: int) -> None:
-    lines = drawn(busy(tools, calls), width=width, height=height)
+    lines = draw(busy(tools, calls), width=width, height=height)
 
     assert len(lines) <= max(1, height - 1)
     assert max((len(text) for text in lines), default=0) <= width
@@ -73,7 +73,7 @@ def test_it_is_never_taller_or_wider_than_the_terminal(tools: int, calls: int, w
 
 def test_tools_for_which_there_is_no_room_are_added_up() -> None:
     """The tools without a row are added up in one row, so that no count is lost."""
-    lines = drawn(busy(tools=40, calls=400))
+    lines = draw(busy(tools=40, calls=400))
 
     first, last = lines.index(next(text for text in lines if text.startswith("tool "))), lines.index("")
     tools = [text.split() for text in lines[first + 1 : last]]
@@ -86,12 +86,12 @@ def test_tools_for_which_there_is_no_room_are_added_up() -> None:
 def test_lines_stay_where_they_are_when_calls_end() -> None:
     """A view that shrinks would make the lines jump, so it keeps its height."""
     counts = busy(calls=40)
-    before = len(drawn(counts))
+    before = len(draw(counts))
     for number in tuple(counts.open):
         counts(event("ended", number, 5.0))
 
-    assert len(drawn(counts)) == before
-    assert not any("(url=" in text for text in drawn(counts))
+    assert len(draw(counts)) == before
+    assert not any("(url=" in text for text in draw(counts))
 
 
 def test_names_and_notes_cannot_act_on_the_terminal() -> None:
@@ -102,7 +102,7 @@ def test_names_and_notes_cannot_act_on_the_terminal() -> None:
         event("begun", 2, tool="evil"),
         event("noted", 2, tool="evil", note="progress", message="\x1b[H\u202e"),
     )
-    text = "\n".join(drawn(counts, width=160)) + line(counts, 1.0, 80)
+    text = "\n".join(draw(counts, width=160)) + line(counts, 1.0, 80)
 
     assert "\x1b" not in text
     assert "\u202e" not in text
@@ -132,12 +132,14 @@ def test_equal_open_calls_share_a_row_with_their_number() -> None:
     """Ten rows of one text would hide the call that differs."""
     counts = CallCounts([])
     for number in range(30):
-        one: dict[str, Any] = {"number": number, "tool": "fetch"}
-        counts(event("begun", call=tool_call("fetch", "1", url="b" if number == 20 else "a"), time=number / 10, **one))
-        counts(event("started", attempt=1, time=number / 10, **one))
+        fields: dict[str, Any] = {"number": number, "tool": "fetch"}
+        counts(
+            event("begun", call=tool_call("fetch", "1", url="b" if number == 20 else "a"), time=number / 10, **fields)
+        )
+        counts(event("started", attempt=1, time=number / 10, **fields))
     counts(event("attempt_ended", 7, tool="fetch", attempt=1))
     counts(event("started", 7, tool="fetch", attempt=2))
-    lines = drawn(counts)
+    lines = draw(counts)
 
     rows = lines[next(number for number, text in enumerate(lines) if text.startswith("slowest now")) + 1 :]
     assert [text.split() for text in rows if text] == [
@@ -149,9 +151,9 @@ def test_equal_open_calls_share_a_row_with_their_number() -> None:
 
 def test_retries_have_a_column_once_there_are_any() -> None:
     counts = busy()
-    assert "retries" not in drawn(counts)[3]
+    assert "retries" not in draw(counts)[3]
     counts(event("started", 4, tool=next(iter(counts.rows)), attempt=2))
-    assert "retries" in drawn(counts, width=100)[3]
+    assert "retries" in draw(counts, width=100)[3]
 
 
 def terminal() -> Console:
@@ -166,7 +168,7 @@ def test_a_dumb_terminal_gets_lines(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not supports_pictures(Console(file=StringIO()))
 
 
-async def shown(console: Console, *, live: bool) -> str:
+async def show_run(console: Console, *, live: bool) -> str:
     """Return the output of a run whose calls take three and a half seconds."""
 
     async def wait() -> str:
@@ -176,12 +178,12 @@ async def shown(console: Console, *, live: bool) -> str:
 
     calls = Calls(["wait"])
     screen = Screen(console, calls, [], live=live)
-    asked = AIMessage("One moment.", id="asked", tool_calls=[tool_call("wait", "a"), tool_call("wait", "b")])
+    request = AIMessage("One moment.", id="asked", tool_calls=[tool_call("wait", "a"), tool_call("wait", "b")])
     async with anyio.create_task_group() as group:
         group.start_soon(screen.keep_up)
-        screen.take("updates", {"agent": {"messages": [asked]}})
+        screen.take("updates", {"agent": {"messages": [request]}})
         with observe(calls.counts):
-            answers = await ToolNode([wait]).ainvoke({"messages": [asked]})
+            answers = await ToolNode([wait]).ainvoke({"messages": [request]})
         for number, message in enumerate(answers["messages"]):
             message.id = str(number)
         screen.take("updates", {"tools": answers})
@@ -190,7 +192,7 @@ async def shown(console: Console, *, live: bool) -> str:
 
 
 async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> None:
-    live, before = await shown(terminal(), live=True), await shown(terminal(), live=False)
+    live, before = await show_run(terminal(), live=True), await show_run(terminal(), live=False)
 
     assert "2 running, 0 waiting" in live
     assert "slowest now" in live
@@ -201,18 +203,18 @@ async def test_a_run_shows_all_that_goes_on_and_the_conversation_as_before() -> 
 
 
 async def test_a_run_without_a_terminal_tells_once_a_second() -> None:
-    told = (await shown(Console(file=StringIO(), width=1_000), live=True)).splitlines()
-    quiet = (await shown(Console(file=StringIO(), width=1_000), live=False)).splitlines()
+    lines = (await show_run(Console(file=StringIO(), width=1_000), live=True)).splitlines()
+    quiet = (await show_run(Console(file=StringIO(), width=1_000), live=False)).splitlines()
 
-    assert [text.split()[0] for text in told] == ["One", "call", "call", *["calls"] * 4, "done", "done"]
-    assert [text for text in told if not text.startswith("calls ")] == quiet
+    assert [text.split()[0] for text in lines] == ["One", "call", "call", *["calls"] * 4, "done", "done"]
+    assert [text for text in lines if not text.startswith("calls ")] == quiet
 
 
 # The lines of a run without the view of the whole terminal.
 
 
-def event_of(phase: Any, call_id: str = "1", time: float = 0.0, **more: Any) -> CallEvent:
-    return CallEvent(phase=phase, tool="fetch", call_id=call_id, number=int(call_id), time=time, **more)
+def event_of(phase: Any, call_id: str = "1", time: float = 0.0, **fields: Any) -> CallEvent:
+    return CallEvent(phase=phase, tool="fetch", call_id=call_id, number=int(call_id), time=time, **fields)
 
 
 def rows_of(calls: Calls, now: float) -> list[list[str]]:
@@ -255,12 +257,12 @@ def test_of_many_calls_there_are_numbers() -> None:
 
 def test_messages_are_found_wherever_a_node_puts_them() -> None:
     """A node may return one message, several, several state updates, or no message."""
-    one, two = AIMessage("1"), ToolMessage("2", tool_call_id="1")
+    first, second = AIMessage("1"), ToolMessage("2", tool_call_id="1")
 
-    assert list(messages_in({"messages": one})) == [one]
-    assert list(messages_in([{"messages": [one]}, {"other": 1}, {"messages": [two, RemoveMessage("3")]}]))[:2] == [
-        one,
-        two,
+    assert list(messages_in({"messages": first})) == [first]
+    assert list(messages_in([{"messages": [first]}, {"other": 1}, {"messages": [second, RemoveMessage("3")]}]))[:2] == [
+        first,
+        second,
     ]
     for nothing in (None, {}, "text", {"messages": None}, {"messages": ["text"]}, [None]):
         assert list(messages_in(nothing)) == []
@@ -286,13 +288,13 @@ def test_of_many_background_calls_only_failures_are_shown() -> None:
     """As for other calls of a long reply. A result whose call is unknown here is shown with its handle."""
     console = Console(width=100)
     screen = Screen(console, Calls([]), [])
-    asked = AIMessage("", id="asked", tool_calls=[tool_call("build", f"call_{n}") for n in range(21)])
+    request = AIMessage("", id="asked", tool_calls=[tool_call("build", f"call_{n}") for n in range(21)])
 
-    def about(handle: object, **more: object) -> dict[str, Any]:
-        return {"callboard": {"background": handle, **more}}
+    def about(handle: object, **fields: object) -> dict[str, Any]:
+        return {"callboard": {"background": handle, **fields}}
 
-    def end(handle: object, text: str, **more: object) -> HumanMessage:
-        return HumanMessage(text, id=str(handle), additional_kwargs=about(handle, **more))
+    def end(handle: object, text: str, **fields: object) -> HumanMessage:
+        return HumanMessage(text, id=str(handle), additional_kwargs=about(handle, **fields))
 
     goes_on = [
         ToolMessage(
@@ -308,7 +310,7 @@ def test_of_many_background_calls_only_failures_are_shown() -> None:
         HumanMessage("hello", additional_kwargs={"callboard": "no facts"}),
     ]
     with console.capture() as capture:
-        for messages in ([asked], goes_on, ends, ends):
+        for messages in ([request], goes_on, ends, ends):
             screen.take("updates", {"node": {"messages": messages}})
         screen.close()
 
@@ -385,7 +387,7 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
 
 
 @pytest.mark.parametrize(
-    ("told", "shown"),
+    ("progress", "expected"),
     [
         ({"message": "page 3", "facts": {"done": 3, "total": 7}}, "3/7 page 3"),
         ({"facts": {"done": 0.5}}, "0.5"),
@@ -393,19 +395,24 @@ def test_the_slowest_calls_are_those_that_began_first() -> None:
         ({"message": ""}, "progress"),
     ],
 )
-def test_the_last_progress_of_a_call_is_shown(told: dict[str, object], shown: str) -> None:
+def test_the_last_progress_of_a_call_is_shown(progress: dict[str, object], expected: str) -> None:
     """The numbers come before the text, because there is little room."""
-    counts = counts_of(event("begun"), event("started", attempt=1), event("noted", note="progress", **told))
+    counts = counts_of(event("begun"), event("started", attempt=1), event("noted", note="progress", **progress))
     [call] = counts.slowest(1)
-    assert call.note == shown
+    assert call.note == expected
 
 
 def test_the_clock_starts_with_the_first_call() -> None:
     counts = CallCounts([])
     assert (counts.run_time(7.0), counts.rate(7.0)) == (0.0, 0.0)
 
-    for one in (event("begun", 1, 10.0), event("begun", 2, 10.0), event("ended", 1, 11.0), event("ended", 2, 11.5)):
-        counts(one)
+    for call_event in (
+        event("begun", 1, 10.0),
+        event("begun", 2, 10.0),
+        event("ended", 1, 11.0),
+        event("ended", 2, 11.5),
+    ):
+        counts(call_event)
     assert (counts.run_time(12.0), counts.rate(12.0)) == (2.0, 1.0)
     assert counts.rate(16.1) == pytest.approx(0.2)
     assert counts.rate(20.0) == 0.0
@@ -437,17 +444,17 @@ def test_megabytes_are_cut_before_they_are_read(text: str) -> None:
 
     assert len(one_line(Counted(text * 1_000_000), 80)) <= 80
     assert reads <= 80 * 20
-    shown = argument_texts({"long": text * 1_000_000})
-    assert shown is not None
-    assert len(shown["long"]) <= 500
+    texts = argument_texts({"long": text * 1_000_000})
+    assert texts is not None
+    assert len(texts["long"]) <= 500
 
 
 def test_a_long_value_keeps_its_beginning_and_its_end() -> None:
-    shown = argument_texts({"long": "begins" + "x" * 1_000_000 + "ends"})
+    texts = argument_texts({"long": "begins" + "x" * 1_000_000 + "ends"})
 
-    assert shown is not None
-    assert shown["long"].startswith("'begins")
-    assert shown["long"].endswith("ends'")
+    assert texts is not None
+    assert texts["long"].startswith("'begins")
+    assert texts["long"].endswith("ends'")
 
 
 def test_a_line_of_a_text_with_many_spaces_says_that_it_is_cut() -> None:

@@ -26,9 +26,9 @@ _VARIES = [(re.compile(r"\d+\.\d\d s|\d+ ms"), "0 ms"), (re.compile(r"\d{4}-\d\d
 def steps(page: str) -> Iterator[tuple[str, str]]:
     """Return the files to save, by name, and the sessions to play, marked "console" or "text"."""
     for match in _BLOCK.finditer(page):
-        named = _FILE.search(page[: match.start()])
-        if match["info"] == "python" and named is not None:
-            yield named["name"], match["code"]
+        file_match = _FILE.search(page[: match.start()])
+        if match["info"] == "python" and file_match is not None:
+            yield file_match["name"], match["code"]
         elif match["info"] != "python":
             yield match["info"], match["code"]
 
@@ -41,25 +41,25 @@ def commands(session: str) -> Iterator[tuple[list[str], str]]:
 
 
 def play(project: Project, command: list[str]) -> str:
-    words = [*COMMAND, *command[1:]] if command[0] == "callboard" else command
+    argv = [*COMMAND, *command[1:]] if command[0] == "callboard" else command
     done = subprocess.run(
-        words, cwd=project.directory, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
+        argv, cwd=project.directory, env=environment(), capture_output=True, text=True, timeout=PATIENCE, check=False
     )
     assert done.stderr == ""
     return done.stdout + ("Killed\n" if done.returncode == -signal.SIGKILL else "")
 
 
-def settled(output: str) -> str:
+def normalize(output: str) -> str:
     """Return the output without parts that differ between runs."""
     for pattern, text in _VARIES:
         output = pattern.sub(text, output)
     return "\n".join(line.rstrip() for line in output.strip().splitlines())
 
 
-def play_at_terminal(project: Project, command: list[str], shown: str) -> None:
+def play_at_terminal(project: Project, command: list[str], transcript: str) -> None:
     """Play a session with a prompt: check each line, and type what the page has behind the prompt."""
     with project.terminal(*command[1:]) as terminal:
-        for line in filter(None, map(str.strip, shown.splitlines())):
+        for line in filter(None, map(str.strip, transcript.splitlines())):
             prompt, asks, answer = line.partition("? ")
             if asks:
                 terminal.until(prompt + asks)
@@ -77,12 +77,12 @@ def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
         if kind not in ("console", "text"):
             (project.directory / kind).write_text(content)
             continue
-        for command, shown in commands(content):
+        for command, transcript in commands(content):
             played += 1
             if kind == "text":
-                play_at_terminal(project, command, shown)
+                play_at_terminal(project, command, transcript)
             else:
-                assert settled(play(project, command)) == settled(shown), shlex.join(command)
+                assert normalize(play(project, command)) == normalize(transcript), shlex.join(command)
 
     assert played == 10
 
@@ -96,19 +96,19 @@ def options() -> Iterator[tuple[str, str]]:
                     yield name, option
 
 
-@pytest.mark.parametrize(("command", "named"), list(options()))
-def test_the_reference_names_every_command_and_option(command: str, named: str) -> None:
+@pytest.mark.parametrize(("command", "option"), list(options()))
+def test_the_reference_names_every_command_and_option(command: str, option: str) -> None:
     section = next(part for part in REFERENCE.split("\n## ") if part.startswith(f"`callboard {command}"))
 
-    assert named.removeprefix("## ") in section.partition("`")[1] + section
+    assert option.removeprefix("## ") in section.partition("`")[1] + section
 
 
 def test_the_reference_names_no_option_that_there_is_not() -> None:
     """A renamed option must not stay on the page."""
-    there = {named for _, named in options()} | {"--help", "-h"}
-    there |= {option for parameter in command_line().params for option in parameter.opts}
+    known_options = {listed_option for _, listed_option in options()} | {"--help", "-h"}
+    known_options |= {option for parameter in command_line().params for option in parameter.opts}
 
-    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _BLOCK.sub("", REFERENCE))) - there == set()
+    assert set(re.findall(r"(?<![\w-])--?[a-z][a-z-]*", _BLOCK.sub("", REFERENCE))) - known_options == set()
 
 
 def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
@@ -124,7 +124,7 @@ def test_the_examples_of_the_reference_are_understood(project: Project) -> None:
 def test_every_command_has_its_options_in_its_help(project: Project) -> None:
     group = command_line()
     for name in group.commands.keys() - {"mcp"}:
-        told = project.call(name, "--help", COLUMNS="200", TERM="dumb", NO_COLOR="1").stdout
-        named = [option for command, option in options() if command == name and option.startswith("-")]
-        assert [option for option in named if option not in told] == []
+        help_text = project.call(name, "--help", COLUMNS="200", TERM="dumb", NO_COLOR="1").stdout
+        command_options = [option for command, option in options() if command == name and option.startswith("-")]
+        assert [option for option in command_options if option not in help_text] == []
     assert re.fullmatch(r"callboard \d+\.\d+\S*\n", project.call("--version").stdout)

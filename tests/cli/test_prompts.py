@@ -60,9 +60,9 @@ def agents(project: Project) -> str:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_an_accepted_call_runs_as_it_was_shown(project: Project, agents: str, backend: str) -> None:
     with project.terminal("run", f"{agents}:one", "Pay!", "--backend", backend) as terminal:
-        shown = terminal.until("accept/edit/respond/ignore? ")
-        assert "pay\n" in shown
-        assert '"amount": 3' in shown
+        prompt = terminal.until("accept/edit/respond/ignore? ")
+        assert "pay\n" in prompt
+        assert '"amount": 3' in prompt
         terminal.type("accept")
         terminal.until("I see: paid 3.")
         assert terminal.end() == 0
@@ -93,8 +93,8 @@ def test_a_text_may_stand_for_the_result(project: Project, agents: str) -> None:
 def test_only_what_the_question_allows_is_an_answer(project: Project, agents: str) -> None:
     """Other input is asked for again. A rejection may have a reason, which the model reads."""
     with project.terminal("run", f"{agents}:strict", "Pay!") as terminal:
-        shown = terminal.until("accept/ignore? ")
-        assert "edit" not in shown
+        prompt = terminal.until("accept/ignore? ")
+        assert "edit" not in prompt
         for wrong in ("edit", "yes", ""):
             terminal.type(wrong)
             terminal.until("Answer with accept or ignore")
@@ -180,9 +180,9 @@ def test_yes_leaves_only_what_it_cannot_answer_to_the_person(project: Project, a
 
 def test_arguments_cannot_act_on_the_terminal(project: Project, agents: str) -> None:
     with project.terminal("run", f"{agents}:evil", "Pay!") as terminal:
-        shown = terminal.until("ignore? ")
-        assert r"\u001b[2Kme\u202eyou" in shown
-        assert "\u202e" not in shown
+        prompt = terminal.until("ignore? ")
+        assert r"\u001b[2Kme\u202eyou" in prompt
+        assert "\u202e" not in prompt
         terminal.type("e")
         terminal.play(r"\u001b[2Kme\u202eyou", "")
         assert terminal.end() == 0

@@ -58,11 +58,11 @@ def test_who_does_not_want_a_recording_has_none(project: Project, agents: str, o
 def test_recordings_go_where_they_are_wanted(project: Project, agents: str) -> None:
     """An option or an environment variable selects the directory, with or without a database."""
     to = ("--record-to", "here/there", "--thread", "1")
-    told = project.call("run", f"{agents}:echo", "hi", *to).stdout
+    output = project.call("run", f"{agents}:echo", "hi", *to).stdout
     project.call("run", f"{agents}:echo", "hi", *to, "--db", "threads.db", "--record")
     project.call("run", f"{agents}:echo", "hi", "--thread", "2", CALLBOARD_RECORDS="elsewhere")
 
-    assert told.startswith(f"recording to {Path('here/there/1.jsonl')}\n")
+    assert output.startswith(f"recording to {Path('here/there/1.jsonl')}\n")
     assert recordings(project) == {
         "elsewhere/2.jsonl": ["begin", "end"],
         "here/there/1.jsonl": ["begin", "end"] * 2,
@@ -77,7 +77,7 @@ def test_arguments_are_recorded_only_on_demand(project: Project, agents: str) ->
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         (["--record"], "--record needs a recording: --record-to DIR, or --db with the path of a file"),
         (["--capture"], "--capture needs a recording"),
@@ -86,14 +86,14 @@ def test_arguments_are_recorded_only_on_demand(project: Project, agents: str) ->
         (["--record-to", "log/x"], "cannot record to log/x/1.jsonl: Not a directory"),
     ],
 )
-def test_a_recording_that_cannot_be_is_told(project: Project, agents: str, options: list[str], told: str) -> None:
+def test_a_recording_that_cannot_be_is_told(project: Project, agents: str, options: list[str], message: str) -> None:
     """If the recording cannot start, the command prints one line, ends with exit code 2 and runs nothing."""
     (project.directory / "log").write_text("a file")
     result = project.call("run", f"{agents}:sunny", "hi", "--thread", "1", *options)
 
     assert result.exit_code == 2
     assert result.stderr.startswith("Error: ")
-    assert told in result.stderr
+    assert message in result.stderr
     assert (project.directory / "log").read_text() == "a file"
 
 
@@ -129,10 +129,10 @@ def test_recordings_are_beside_the_file_of_a_database(db: str, folder: str | Non
 
 
 @given(st.text(), st.text())
-def test_every_thread_has_a_file_name_of_its_own(one: str, other: str) -> None:
+def test_every_thread_has_a_file_name_of_its_own(thread: str, other_thread: str) -> None:
     """File names are unique for each thread and have only characters that every file system allows."""
-    name = recording_name(one)
+    name = recording_name(thread)
 
     assert name.isascii()
     assert all(char.isalnum() or char in "._-~%" for char in name)
-    assert (name == recording_name(other)) == (one == other)
+    assert (name == recording_name(other_thread)) == (thread == other_thread)

@@ -18,9 +18,9 @@ def test_an_agent_answers_and_its_calls_are_told(project: Project, agents: str, 
     result = project.call("run", f"{agents}:sunny", "What is it like?", "--backend", backend)
 
     assert (result.exit_code, result.stderr) == (0, "")
-    said, asked, done, answer = result.stdout.splitlines()
-    assert (said, answer) == ("Let me see.", "Sun, it says.")
-    assert asked.split() == ["call", "weather(city='Oslo')"]
+    reply, call_line, done, answer = result.stdout.splitlines()
+    assert (reply, answer) == ("Let me see.", "Sun, it says.")
+    assert call_line.split() == ["call", "weather(city='Oslo')"]
     assert re.fullmatch(r"done    weather\(city='Oslo'\)  [\d.]+ m?s  sun in Oslo", done)
 
 
@@ -59,16 +59,16 @@ def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project
     )
     project.call("run", f"{module}:kept", "one", "--thread", "1")
 
-    again = project.call("run", f"{module}:kept", "two", "--thread", "1")
+    second_result = project.call("run", f"{module}:kept", "two", "--thread", "1")
     elsewhere = project.call("run", f"{module}:kept", "three", "--thread", "1", "--db", project.db)
 
-    assert again.stdout == "thread 1\nI have heard 2: one, two.\n"
+    assert second_result.stdout == "thread 1\nI have heard 2: one, two.\n"
     assert elsewhere.stdout == "thread 1\nI have heard 1: three.\n"
     assert project.call("run", f"{module}:kept", "four", "--thread", "1").stdout.endswith("3: one, two, four.\n")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         ([], "say something to the agent, or --resume a thread"),
         (["hi", "--resume", "--thread", "1"], "a message or --resume, not both"),
@@ -82,12 +82,12 @@ def test_the_agents_own_checkpointer_is_used_without_a_database(project: Project
         (["hi", "--db", "log"], "is none: the file holds something else"),
     ],
 )
-def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: list[str], told: str) -> None:
+def test_a_wrong_command_line_is_told(project: Project, agents: str, arguments: list[str], message: str) -> None:
     (project.directory / "log").write_text("no database")
     result = project.call("run", f"{agents}:echo", *arguments)
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
     assert log(project) == ["no database"]
     assert not (project.directory / "threads.db").exists()
@@ -100,10 +100,10 @@ def test_without_a_terminal_questions_stay_open_and_the_way_on_is_printed(projec
     assert "waits   approve pay(amount=3)" in waiting.stdout
 
     command = waiting.stdout.splitlines()[-1].partition(": callboard ")[2]
-    still = project.call(*shlex.split(command))
+    second_result = project.call(*shlex.split(command))
     paid = project.call(*shlex.split(command), "--yes")
 
-    assert (still.exit_code, paid.exit_code) == (3, 0)
+    assert (second_result.exit_code, paid.exit_code) == (3, 0)
     assert "\ndone    pay(amount=3)  " in paid.stdout
     assert paid.stdout.endswith("  paid 3\nPaid.\n")
     assert log(project) == ["weather Oslo", "pay 3"]
@@ -181,11 +181,11 @@ def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None
     result = project.call("run", f"{agents}:sunny", "hi", "--json", "--db", project.db, "--thread", "1")
 
     assert result.exit_code == 0
-    told = json.loads(result.stdout)
-    assert (told["thread"], told["next"], told["questions"]) == ("1", [], [])
-    kinds = [type(message) for message in convert_to_messages(told["state"]["messages"])]
+    output = json.loads(result.stdout)
+    assert (output["thread"], output["next"], output["questions"]) == ("1", [], [])
+    kinds = [type(message) for message in convert_to_messages(output["state"]["messages"])]
     assert kinds[1:] == [AIMessage, ToolMessage, AIMessage]
-    assert told["state"]["messages"][-1]["content"] == "Sun, it says."
+    assert output["state"]["messages"][-1]["content"] == "Sun, it says."
     assert "sun in Oslo" in result.stderr
 
 
@@ -193,11 +193,11 @@ def test_json_has_the_open_questions(project: Project, agents: str) -> None:
     """The questions have their ids, so that a program can answer them."""
     result = project.call("run", f"{agents}:asking", "hi", "--json", "--db", project.db)
 
-    told = json.loads(result.stdout)
+    output = json.loads(result.stdout)
     assert result.exit_code == 3
-    assert [len(question["id"]) for question in told["questions"]] == [32, 32]
-    assert told["questions"][1]["value"] == "How?"
-    assert set(told["next"]) == {"tools"}
+    assert [len(question["id"]) for question in output["questions"]] == [32, 32]
+    assert output["questions"][1]["value"] == "How?"
+    assert set(output["next"]) == {"tools"}
 
 
 def test_a_structured_response_is_printed(project: Project) -> None:

@@ -139,15 +139,15 @@ def test_an_agent_of_create_agent_runs_with_langchains_middleware(project: Proje
     approved = project.call("run", *options, "--resume", "--yes")
 
     assert (waiting.exit_code, approved.exit_code) == (3, 0), waiting.stderr
-    *told, asked, _ = waiting.stdout.splitlines()
-    assert [line.split("  ")[0] for line in told] == ["thread 1", "call", "done", "call"]
-    assert asked == "waits   approve publish(text='tea')"
+    *call_lines, question_line, _ = waiting.stdout.splitlines()
+    assert [line.split("  ")[0] for line in call_lines] == ["thread 1", "call", "done", "call"]
+    assert question_line == "waits   approve publish(text='tea')"
     assert approved.stdout.endswith("published tea\nDone.\n")
     assert "SUMMARY" not in waiting.stdout + approved.stdout
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
         ("{0}:nobody", "{0} has no 'nobody'; it has the agents echo, sunny, careful, asking, failing, gated"),
         ("{0}:echo.ear", "{0} has no 'echo.ear'; it has the agents"),
@@ -162,12 +162,14 @@ def test_an_agent_of_create_agent_runs_with_langchains_middleware(project: Proje
         ("json:decoder", "json:decoder is no agent, but module; it has "),
     ],
 )
-def test_an_agent_that_is_not_there_is_told_with_what_is(project: Project, agents: str, name: str, told: str) -> None:
+def test_an_agent_that_is_not_there_is_told_with_what_is(
+    project: Project, agents: str, name: str, message: str
+) -> None:
     """The command prints one line with the agents of the module, without a traceback, and ends with exit code 2."""
     result = project.call("run", name.format(agents), "hi")
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert f"Error: {told.format(agents)}" in result.stderr
+    assert f"Error: {message.format(agents)}" in result.stderr
     assert "_cli" not in result.stderr
 
 
@@ -195,6 +197,6 @@ def test_the_module_is_found_in_another_folder(project: Project, agents: str) ->
     (project.directory / f"{agents}.py").rename(folder / f"{agents}.py")
 
     missing = project.call("run", f"{agents}:echo", "hi")
-    found = project.call("run", f"{agents}:echo", "hi", "--app-dir", "app")
+    result = project.call("run", f"{agents}:echo", "hi", "--app-dir", "app")
 
-    assert (missing.exit_code, found.exit_code) == (2, 0)
+    assert (missing.exit_code, result.exit_code) == (2, 0)

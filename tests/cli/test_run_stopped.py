@@ -47,7 +47,7 @@ SLOW = (
 )
 
 
-def begun(project: Project, process: "subprocess.Popen[str]", *lines: str) -> None:
+def await_start(project: Project, process: "subprocess.Popen[str]", *lines: str) -> None:
     """Wait until the slow tool has started."""
     until = time.monotonic() + PATIENCE
     while not {"begun", *lines} <= set(log(project)):
@@ -69,7 +69,7 @@ def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend
     module = project.module(SLOW)
     options = ("--db", project.db, "--thread", "1", "--backend", backend)
     process = project.start("run", f"{module}:slowly", "hi", *options)
-    begun(project, process, "weather Oslo")
+    await_start(project, process, "weather Oslo")
     line_with(process, "sun in Oslo")
 
     code, output, errors = stop(process, number)
@@ -90,7 +90,7 @@ def test_ctrl_c_cancels_the_run_and_the_thread_goes_on(project: Project, backend
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_thread_that_cannot_be_stopped_does_not_keep_the_command(project: Project, backend: str) -> None:
     process = project.start("run", f"{project.module(SLOW)}:stuckly", "hi", "--backend", backend)
-    begun(project, process)
+    await_start(project, process)
     since = time.monotonic()
 
     code, _, _ = stop(process, signal.SIGINT)
@@ -103,7 +103,7 @@ def test_a_second_ctrl_c_ends_the_process_at_once(project: Project) -> None:
     """A tool that blocks the event loop cannot be stopped in another way."""
     module = project.module(SLOW)
     process = project.start("run", f"{module}:rudely", "hi", "--db", project.db, "--thread", "1")
-    begun(project, process)
+    await_start(project, process)
     process.send_signal(signal.SIGINT)
     line_with(process, "Stopping by SIGINT")
 

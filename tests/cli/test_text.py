@@ -25,10 +25,12 @@ VALUES = st.recursive(
 
 @given(st.text())
 def test_nothing_that_is_shown_can_act(text: str) -> None:
-    shown = printable(text)
+    printed = printable(text)
 
-    assert {unicodedata.category(char) for char in shown if char not in f"\n\t{JOINERS}"}.isdisjoint({"Cc", "Cf", "Cs"})
-    shown.encode()
+    assert {unicodedata.category(char) for char in printed if char not in f"\n\t{JOINERS}"}.isdisjoint(
+        {"Cc", "Cf", "Cs"}
+    )
+    printed.encode()
 
 
 @pytest.mark.parametrize("hidden", "\u200b\u202e\u2066\u3164\u034f\u180e\ufe0f\u200d\U000e0041\ud83d")
@@ -71,9 +73,9 @@ def test_a_call_is_written_as_python_would() -> None:
 
 def test_json_has_messages_and_what_is_inside_of_them() -> None:
     """Values without a JSON form are converted."""
-    told = json.loads(as_json({"messages": [AIMessage("hi")], "odd": object}))
+    decoded = json.loads(as_json({"messages": [AIMessage("hi")], "odd": object}))
 
-    assert told["messages"][0]["content"] == "hi"
+    assert decoded["messages"][0]["content"] == "hi"
 
 
 def test_numbers_that_json_does_not_have_are_texts() -> None:
@@ -92,8 +94,8 @@ ALL = {"allow_accept": True, "allow_edit": True, "allow_respond": True, "allow_i
 
 
 def test_an_answer_has_the_form_of_its_question() -> None:
-    one = {**REQUEST, "config": ALL}
-    theirs = {
+    request = {**REQUEST, "config": ALL}
+    langchain_request = {
         "action_requests": [{"name": "pay", "args": {"amount": 3}}, {"name": "tell", "args": {}}],
         "review_configs": [
             {"action_name": "pay", "allowed_decisions": ["approve", "edit", "reject"]},
@@ -102,7 +104,7 @@ def test_an_answer_has_the_form_of_its_question() -> None:
     }
     edit = ("edit", {"amount": 4})
 
-    single, several, batch = approval_in(one), approval_in([one]), approval_in(theirs)
+    single, several, batch = approval_in(request), approval_in([request]), approval_in(langchain_request)
     assert single is not None
     assert several is not None
     assert batch is not None
@@ -120,33 +122,35 @@ def test_an_answer_has_the_form_of_its_question() -> None:
     assert batch.encode([("ignore", None), ("ignore", "no")]) == {
         "decisions": [{"type": "reject"}, {"type": "reject", "message": "no"}]
     }
-    assert accept_all(Interrupt(theirs, id="1")) is None
-    assert accept_all(Interrupt([one], id="1")) == [{"type": "accept", "args": None}]
+    assert accept_all(Interrupt(langchain_request, id="1")) is None
+    assert accept_all(Interrupt([request], id="1")) == [{"type": "accept", "args": None}]
 
 
 def test_an_approval_of_a_single_call_has_the_answers_of_its_schema() -> None:
     """The value of the question does not say which answers LangChain's middleware accepts."""
     value = {"type": "tool_approval", "tool_call_id": "1", "name": "pay", "args": {"amount": 3}, "description": "Pay?"}
-    asked = Interrupt(value, id="1")
-    bare, one = approval_in(value), approval_in(asked)
+    question = Interrupt(value, id="1")
+    bare, first_approval = approval_in(value), approval_in(question)
     assert bare is not None
-    assert one is not None
-    assert bare.actions == one.actions
-    assert [*one.actions[0].allowed] == ["accept", "edit", "respond", "ignore"]
+    assert first_approval is not None
+    assert bare.actions == first_approval.actions
+    assert [*first_approval.actions[0].allowed] == ["accept", "edit", "respond", "ignore"]
     edited = {"type": "edit", "edited_action": {"name": "pay", "args": {"amount": 4}}}
-    assert one.encode([("edit", {"amount": 4})]) == edited
-    assert accept_all(asked) == {"type": "approve"}
+    assert first_approval.encode([("edit", {"amount": 4})]) == edited
+    assert accept_all(question) == {"type": "approve"}
 
     def allows(*decisions: str) -> dict[str, Any]:
         return {name: {"properties": {"type": {"const": name}}} for name in decisions}
 
-    object.__setattr__(asked, "response_schema", {"$defs": {**allows("reject", "respond"), "Args": {"type": "object"}}})
-    two = approval_in(asked)
-    assert two is not None
-    assert [*two.actions[0].allowed] == ["respond", "ignore"]
-    assert accept_all(asked) is None
-    object.__setattr__(asked, "response_schema", allows("approve")["approve"])
-    assert accept_all(asked) == {"type": "approve"}
+    object.__setattr__(
+        question, "response_schema", {"$defs": {**allows("reject", "respond"), "Args": {"type": "object"}}}
+    )
+    second_approval = approval_in(question)
+    assert second_approval is not None
+    assert [*second_approval.actions[0].allowed] == ["respond", "ignore"]
+    assert accept_all(question) is None
+    object.__setattr__(question, "response_schema", allows("approve")["approve"])
+    assert accept_all(question) == {"type": "approve"}
 
 
 def test_what_only_looks_like_an_approval_is_a_free_question() -> None:

@@ -63,8 +63,8 @@ def saver(project: Project) -> Iterator[Any]:
 def show(project: Project, *arguments: str) -> str:
     result = project.call("show", *arguments, "--db", project.db)
     assert (result.exit_code, result.stderr) == (0, ""), result.output
-    told: str = result.stdout
-    return told
+    output: str = result.stdout
+    return output
 
 
 def rows(project: Project) -> list[list[str]]:
@@ -150,14 +150,14 @@ def test_a_database_without_threads_says_so(project: Project, saver: Saver) -> N
 
 @pytest.mark.parametrize("command", [["threads"], ["show", "1"], ["show", "1", "--history"]])
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "message"),
     [
         (None, "there is no database"),
         ("something else, and long enough to be looked at by SQLite" * 20, "the file holds something else"),
     ],
 )
 def test_what_is_no_database_is_told_and_left_alone(
-    project: Project, command: list[str], content: str | None, told: str
+    project: Project, command: list[str], content: str | None, message: str
 ) -> None:
     """A typo in the file name must not create an empty database."""
     path = Path(project.db)
@@ -166,7 +166,7 @@ def test_what_is_no_database_is_told_and_left_alone(
     result = project.call(*command, "--db", project.db)
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert message in result.stderr
     assert (path.read_text() if path.exists() else None) == content
 
 
@@ -183,16 +183,16 @@ def test_a_conversation_is_printed_with_the_state_of_each_call(project: Project,
     """The thread may be written by an agent or a graph, and stopped in the middle of a batch."""
     say(AGENTS[writer](saver), "What is it like?", "1")
 
-    told = show(project, "1").splitlines()
+    lines = show(project, "1").splitlines()
 
-    assert told[0].startswith("thread 1  1 turn  ")
-    assert told[1:6] == ["", "you", "What is it like?", "", "agent"]
-    assert told[6] == "Let me see."
+    assert lines[0].startswith("thread 1  1 turn  ")
+    assert lines[1:6] == ["", "you", "What is it like?", "", "agent"]
+    assert lines[6] == "Let me see."
     if writer == "react v1":  # it stores nothing of a batch until the batch is complete, not even which call asked
-        assert [line.split()[0] for line in told[7:9]] == ["open", "open"]
+        assert [line.split()[0] for line in lines[7:9]] == ["open", "open"]
     else:
-        assert told[7:9] == ["  done    weather(city='Oslo')  sun in Oslo", "  waits   ask(question='How?')"]
-    assert told[9:] == ["", "waits for a person: 1 question", "  How?"]
+        assert lines[7:9] == ["  done    weather(city='Oslo')  sun in Oslo", "  waits   ask(question='How?')"]
+    assert lines[9:] == ["", "waits for a person: 1 question", "  How?"]
     assert rows(project)[1][3] == "1 question"
 
 
@@ -243,12 +243,12 @@ class Noting(AgentState):
     notes: list[str]
 
 
-def run_unplugged(project: Project, given: Any, reply: Any) -> None:
+def run_unplugged(project: Project, run_input: Any, reply: Any) -> None:
     """Run an agent that is stopped before its end is written."""
     with closing(sqlite3.connect(project.db, check_same_thread=False)) as connection:
         agent = ours(Unplugged(connection), reply, state_schema=Noting)
         with pytest.raises(OSError, match="gone"):
-            agent.invoke(given, thread("1"), durability="sync")
+            agent.invoke(run_input, thread("1"), durability="sync")
 
 
 def test_the_middle_of_a_turn_is_read_from_the_journal(project: Project) -> None:
@@ -263,9 +263,9 @@ def test_a_question_that_was_answered_is_not_shown_again(project: Project, saver
     say(ours(saver, ASKING), "hi", "1")
     run_unplugged(project, Command(resume="by foot"), "Well.")
 
-    told = show(project, "1")
-    assert "  done    ask(question='How?')  they said 'by foot'" in told
-    assert "waits" not in told
+    output = show(project, "1")
+    assert "  done    ask(question='How?')  they said 'by foot'" in output
+    assert "waits" not in output
 
 
 def test_a_graph_without_messages_says_what_it_has(project: Project, saver: Saver) -> None:
@@ -298,11 +298,11 @@ def long_thread(saver: Saver, turns: int) -> None:
 def test_500_messages_can_be_read(project: Project, saver: Saver) -> None:
     """A call and its long result take one line. With `--last`, the number of hidden messages is shown."""
     long_thread(saver, 125)
-    told = show(project, "long").splitlines()
+    lines = show(project, "long").splitlines()
 
-    assert told[0].startswith("thread long  125 turns  500 messages")
-    assert max(map(len, told)) < 200
-    assert len(told) == 1 + 125 * 9
+    assert lines[0].startswith("thread long  125 turns  500 messages")
+    assert max(map(len, lines)) < 200
+    assert len(lines) == 1 + 125 * 9
 
     last = show(project, "long", "--last", "3").splitlines()
     assert last[1] == "(497 messages before)"
@@ -319,10 +319,10 @@ def test_a_result_whose_call_is_left_out_is_shown_all_the_same(project: Project,
 
 def test_calls_and_results_may_be_had_in_full(project: Project, saver: Saver) -> None:
     long_thread(saver, 1)
-    told = show(project, "long", "--full")
+    output = show(project, "long", "--full")
 
-    assert told.count("word") == 300
-    assert '"city": "city 0"' in told
+    assert output.count("word") == 300
+    assert '"city": "city 0"' in output
 
 
 def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> None:
@@ -330,19 +330,21 @@ def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> 
     say(agent, "first", "1")
     say(agent, "second", "1")
 
-    places = [line.split() for line in show(project, "1", "--history").splitlines()[1:]]
-    assert all(len(place[0]) == 36 for place in places)
-    assert [int(place[3]) for place in places] == sorted((int(place[3]) for place in places), reverse=True)
+    snapshots = [line.split() for line in show(project, "1", "--history").splitlines()[1:]]
+    assert all(len(snapshot[0]) == 36 for snapshot in snapshots)
+    assert [int(snapshot[3]) for snapshot in snapshots] == sorted(
+        (int(snapshot[3]) for snapshot in snapshots), reverse=True
+    )
     assert len(show(project, "1", "--history", "--last", "2").splitlines()) == 3
 
-    before = next(place for place in places if place[3:6] == ["2", "tools", "Let"])
-    told = show(project, "1", "--at", before[0])
-    assert "second" not in told
-    assert "  open    weather(city='Oslo')\n" in told
+    before = next(snapshot for snapshot in snapshots if snapshot[3:6] == ["2", "tools", "Let"])
+    output = show(project, "1", "--at", before[0])
+    assert "second" not in output
+    assert "  open    weather(city='Oslo')\n" in output
 
 
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "message"),
     [
         (["2"], "there is no thread '2'; callboard threads lists those there are"),
         (["2", "--history"], "there is no thread '2'"),
@@ -352,12 +354,12 @@ def test_a_thread_can_be_looked_at_as_it_was(project: Project, saver: Saver) -> 
         (["1", "--last", "0"], "--last"),
     ],
 )
-def test_what_is_not_there_is_told(project: Project, saver: Saver, arguments: list[str], told: str) -> None:
+def test_what_is_not_there_is_told(project: Project, saver: Saver, arguments: list[str], message: str) -> None:
     say(ours(saver, "Hello."), "hi", "1")
     result = project.call("show", *arguments, "--db", project.db)
 
     assert (result.exit_code, result.stdout) == (2, "")
-    assert told in result.stderr
+    assert message in result.stderr
     assert "Traceback" not in result.stderr
 
 
@@ -366,24 +368,26 @@ def test_nothing_that_is_kept_can_act_on_the_terminal(project: Project, saver: S
     asks = calls(("weather", {"city": evil}), ("ask", {"question": evil}), tool_call(f"no{evil}"), content=evil)
     say(ours(saver, asks, name=f"agent{evil}"), evil, f"thread{evil}")
 
-    for told in (
+    for output in (
         show(project, f"thread{evil}"),
         show(project, f"thread{evil}", "--full"),
         project.call("threads", "--db", project.db).stdout,
     ):
-        assert not {"\x1b", "\x07", "\u202e"} & set(told)
-        assert r"\u001b[2K" in told
+        assert not {"\x1b", "\x07", "\u202e"} & set(output)
+        assert r"\u001b[2K" in output
 
 
 def test_looking_changes_nothing(project: Project, saver: Saver) -> None:
     say(ours(saver, ASKING), "hi", "1")
-    before = [(found.checkpoint, found.metadata, found.pending_writes) for found in saver.list(None)]
+    before = [(snapshot.checkpoint, snapshot.metadata, snapshot.pending_writes) for snapshot in saver.list(None)]
 
     rows(project)
     show(project, "1")
     show(project, "1", "--history")
 
-    assert [(found.checkpoint, found.metadata, found.pending_writes) for found in saver.list(None)] == before
+    assert [
+        (snapshot.checkpoint, snapshot.metadata, snapshot.pending_writes) for snapshot in saver.list(None)
+    ] == before
 
 
 def test_a_line_break_in_the_name_of_a_thread_does_not_forge_a_row(project: Project, saver: Any) -> None:
@@ -391,9 +395,9 @@ def test_a_line_break_in_the_name_of_a_thread_does_not_forge_a_row(project: Proj
     name = "mine\nyours  1  2026-01-01 00:00    all is well"
     say(create_react_agent(ScriptedModel(["Hello."]), TOOLS, checkpointer=saver), "hi", name)
 
-    for shown in (
+    for output in (
         project.call("threads", "--db", project.db).stdout,
         project.call("show", name, "--db", project.db).stdout,
     ):
-        assert not [line for line in shown.splitlines() if line.startswith("yours")]
-        assert "mine\\nyours" in shown
+        assert not [line for line in output.splitlines() if line.startswith("yours")]
+        assert "mine\\nyours" in output

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from callboard._cli._trace_command import ASCII, Scale, bar
 from callboard.telemetry import RecordedAttempt, RecordedCall, Wait
-from tests.telemetry._recordings import HEADER, busy, call, closed, in_order, run, write
+from tests.telemetry._recordings import HEADER, busy, call, closing_event, in_order, run, write
 
 from ._commands import Project
 
@@ -26,7 +26,7 @@ def recording(project: Project) -> Path:
         *call(3, 3, took=0.002, run=None, batch=2, tool="lonely"),
         {"event": "noted", "t": 1, "call": 1, "what": "cache_miss"},
     ]
-    return write(project.directory / "calls.jsonl", [HEADER, *in_order(events), closed(30, 4.0)])
+    return write(project.directory / "calls.jsonl", [HEADER, *in_order(events), closing_event(30, 4.0)])
 
 
 def trace(project: Project, *arguments: str, **env: str) -> str:
@@ -35,7 +35,7 @@ def trace(project: Project, *arguments: str, **env: str) -> str:
     return str(done.stdout)
 
 
-def refused(project: Project, *arguments: str, **env: str) -> str:
+def refusal_of(project: Project, *arguments: str, **env: str) -> str:
     done = project.call("trace", *arguments, **env)
     assert done.exit_code == 2
     return str(done.stderr)
@@ -47,12 +47,12 @@ def line_of(text: str, name: str) -> str:
 
 
 def test_a_call_is_a_line_with_a_bar(project: Project, recording: Path) -> None:
-    told = line_of(trace(project, str(recording)), "fetch")
-    (drawn,) = [word for word in told.split() if "░" in word]
+    row = line_of(trace(project, str(recording)), "fetch")
+    (drawn,) = [word for word in row.split() if "░" in word]
 
     assert set(drawn) == {"░", "█"}
     assert abs(drawn.count("█") - 2 * drawn.count("░")) <= 2
-    assert told.split() == ["fetch", "ok", drawn, "3.00", "s", "cache_miss", "c1"]
+    assert row.split() == ["fetch", "ok", drawn, "3.00", "s", "cache_miss", "c1"]
 
 
 def test_an_outcome_is_not_repeated_as_the_error(project: Project) -> None:
@@ -62,17 +62,17 @@ def test_an_outcome_is_not_repeated_as_the_error(project: Project) -> None:
     ]
     events = [*run(1, 0.0), *done, *call(1, 0.5, took=2, outcome="timeout", error="timeout")]
     events.append({"event": "run_ended", "t": 4.0, "run": 1, "outcome": "cancelled", "error": "cancelled"})
-    told = trace(project, str(write(project.directory / "calls.jsonl", [HEADER, *in_order(events)])))
+    output = trace(project, str(write(project.directory / "calls.jsonl", [HEADER, *in_order(events)])))
 
-    assert (told.count("timeout"), told.count("cancelled")) == (1, 1)
-    assert line_of(told, "fetch").split()[-2:] == ["10/10", "c1"]
+    assert (output.count("timeout"), output.count("cancelled")) == (1, 1)
+    assert line_of(output, "fetch").split()[-2:] == ["10/10", "c1"]
 
 
 def test_calls_stand_under_their_batch_and_run(project: Project, recording: Path) -> None:
     """Calls without an agent are grouped by their batch."""
-    words = [line.split("  ")[0] or line.split()[0] for line in trace(project, str(recording)).splitlines()[1:8]]
+    row_names = [line.split("  ")[0] or line.split()[0] for line in trace(project, str(recording)).splitlines()[1:8]]
 
-    assert words == ["run 1", "batch", "fetch", "query", "calls without an agent", "batch", "lonely"]
+    assert row_names == ["run 1", "batch", "fetch", "query", "calls without an agent", "batch", "lonely"]
 
 
 def test_runs_and_their_batches_are_counted(project: Project) -> None:
@@ -80,66 +80,68 @@ def test_runs_and_their_batches_are_counted(project: Project) -> None:
     events = [*run(3, 0, 9), *run(7, 4, 9), *call(5, 1, run=3, batch=4), *call(9, 5, run=7, batch=8)]
     events += [*call(11, 6, run=7, batch=10), *call(13, 7, run=None, batch=12)]
     recording = write(project.directory / "calls.jsonl", [HEADER, *in_order(events)])
-    told = trace(project, str(recording))
+    output = trace(project, str(recording))
 
-    places = ["run 1", "  batch 1", "run 2", "  batch 1", "  batch 2", "  batch 1"]
-    assert re.findall(r"^run \d+|^  batch \d+", told, re.MULTILINE) == places
+    expected = ["run 1", "  batch 1", "run 2", "  batch 1", "  batch 2", "  batch 1"]
+    assert re.findall(r"^run \d+|^  batch \d+", output, re.MULTILINE) == expected
 
 
 def test_the_summary_counts_by_tool_and_says_what_recording_cost(project: Project, recording: Path) -> None:
-    told = trace(project, str(recording))
+    output = trace(project, str(recording))
 
-    assert re.search(r"^fetch +1 +0 +0( +3\.00 s){3} +1\.00 s +1\.00 s$", told, re.MULTILINE)
-    assert re.search(r"^query +1 +1 +0( +250 ms){3} +0 ms +0 ms$", told, re.MULTILINE)
-    assert "30 events, no events lost, 9.0 kB; recording took 2.0 ms of the event loop's time, 4.0 µs an event" in told
+    assert re.search(r"^fetch +1 +0 +0( +3\.00 s){3} +1\.00 s +1\.00 s$", output, re.MULTILINE)
+    assert re.search(r"^query +1 +1 +0( +250 ms){3} +0 ms +0 ms$", output, re.MULTILINE)
+    assert (
+        "30 events, no events lost, 9.0 kB; recording took 2.0 ms of the event loop's time, 4.0 µs an event" in output
+    )
 
 
 def test_a_recording_that_was_cut_off_says_so(project: Project) -> None:
     path = write(project.directory / "cut.jsonl", [HEADER, *call(1, 0)[:2], {"event": "lost", "t": 2, "events": 5}])
-    told = trace(project, str(path))
+    output = trace(project, str(path))
 
-    assert "open" in line_of(told, "fetch")
-    assert "cut off: the process ended early, or goes on; 5 events lost" in told
+    assert "open" in line_of(output, "fetch")
+    assert "cut off: the process ended early, or goes on; 5 events lost" in output
 
 
 def test_what_others_wrote_cannot_act(project: Project) -> None:
     """Names come from models and servers, so they are escaped."""
     hostile = call(1, 0, tool="\x1b[2Jrm\u202e", id="\x07", error="\x1b]0;x\x07", outcome="error\r")
-    told = trace(project, str(write(project.directory / "x.jsonl", [HEADER, *run(1, agent="a\x1b[1m"), *hostile])))
+    output = trace(project, str(write(project.directory / "x.jsonl", [HEADER, *run(1, agent="a\x1b[1m"), *hostile])))
 
-    assert {char for char in told if not char.isprintable()} == {"\n"}
-    assert "\\u001b[2Jrm\\u202e" in told
+    assert {char for char in output if not char.isprintable()} == {"\n"}
+    assert "\\u001b[2Jrm\\u202e" in output
 
 
 def test_a_line_break_in_a_name_does_not_forge_a_line(project: Project) -> None:
     """Names of tools, agents and threads may be chosen by a model or a user."""
     forged = "x\nrun 7  honest  ok"
     events = [*run(1, 0.0, 4.0, agent=forged, thread=forged), *call(1, 0.5, took=2, tool=forged)]
-    write(project.directory / "forged.jsonl", [HEADER, *in_order(events), closed(9, 4.0)])
+    write(project.directory / "forged.jsonl", [HEADER, *in_order(events), closing_event(9, 4.0)])
 
-    shown = trace(project, "forged.jsonl")
+    output = trace(project, "forged.jsonl")
 
-    assert not [line for line in shown.splitlines() if line.startswith("run 7")]
-    assert shown.count("x\\nrun 7") >= 3
+    assert not [line for line in output.splitlines() if line.startswith("run 7")]
+    assert output.count("x\\nrun 7") >= 3
 
 
 def test_of_many_calls_those_are_shown_that_failed_or_took_longest(project: Project) -> None:
     """Failed and slow calls are more useful than a thousand lines."""
     path = write(project.directory / "busy.jsonl", busy(1000))
-    told = trace(project, str(path))
+    output = trace(project, str(path))
 
-    assert "    and 960 more; --all" in told.splitlines()
-    assert sum("█" in line or "░" in line for line in told.splitlines()) == 40
-    assert not any(line.split()[1] == "ok" for line in told.splitlines() if "░" in line)
+    assert "    and 960 more; --all" in output.splitlines()
+    assert sum("█" in line or "░" in line for line in output.splitlines()) == 40
+    assert not any(line.split()[1] == "ok" for line in output.splitlines() if "░" in line)
 
 
 def test_all_shows_all_and_slowest_the_slowest(project: Project) -> None:
     """With `--all` a bar may be empty: a rejected call takes no time. The slowest calls stand side by side."""
     path = str(write(project.directory / "busy.jsonl", busy(200)))
-    told, slowest = trace(project, path, "--all"), trace(project, path, "--slowest", "3")
+    output, slowest = trace(project, path, "--all"), trace(project, path, "--slowest", "3")
 
-    assert "more; --all" not in told
-    assert len(told.splitlines()) > 200
+    assert "more; --all" not in output
+    assert len(output.splitlines()) > 200
     assert sum("█" in line for line in slowest.splitlines()) == 3
     assert "    and 197 more; --all" in slowest.splitlines()
     assert "batch" not in slowest
@@ -160,11 +162,11 @@ def test_the_slowest_call_is_the_one_that_worked_longest_and_not_the_last_of_the
     path = str(
         write(project.directory / "crawl.jsonl", [HEADER, *in_order([*run(1, 0, 60), *slow, *queued, *parallel])])
     )
-    told = trace(project, path, "--slowest", "3").splitlines()
+    lines = trace(project, path, "--slowest", "3").splitlines()
 
-    ids = [line.split()[-1] for line in told if "█" in line]
+    ids = [line.split()[-1] for line in lines if "█" in line]
     assert ids == ["slow", "parallel", "queued"]
-    assert [line.rpartition("█")[2].split()[:5] for line in told if "█" in line] == [
+    assert [line.rpartition("█")[2].split()[:5] for line in lines if "█" in line] == [
         ["5.00", "s", "waited", "1.00", "s"],
         ["4.00", "s", "parallel"],
         ["1.00", "s", "waited", "2.00", "s"],
@@ -183,17 +185,17 @@ def test_calls_of_one_tool_or_failed_calls_only(project: Project, recording: Pat
 
 def test_a_tool_that_is_not_there_is_named_with_those_that_are(project: Project, recording: Path) -> None:
     """The error lists the tools of the recording, so that a typo is obvious."""
-    assert "no call of a tool 'fetsh' is in the recording; it has fetch, lonely, query" in refused(
+    assert "no call of a tool 'fetsh' is in the recording; it has fetch, lonely, query" in refusal_of(
         project, str(recording), "--tool", "fetsh"
     )
 
 
 def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, recording: Path) -> None:
-    beside = Path(f"{project.db}.calls")
-    beside.mkdir()
+    calls_folder = Path(f"{project.db}.calls")
+    calls_folder.mkdir()
     elsewhere = project.directory / "elsewhere"
     elsewhere.mkdir()
-    for directory in (beside, elsewhere):
+    for directory in (calls_folder, elsewhere):
         (directory / "trip%20to%20Oslo.jsonl").write_bytes(recording.read_bytes())
 
     assert "lonely" in trace(project, "trip to Oslo", "--db", project.db)
@@ -203,9 +205,9 @@ def test_a_recording_is_found_by_the_name_of_its_thread(project: Project, record
 
 
 def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Project) -> None:
-    nowhere = refused(project, "oslo", CALLBOARD_DB="", CALLBOARD_RECORDS="")
-    not_beside = refused(project, "oslo", "--db", project.db)
-    server = refused(project, "oslo", "--db", "postgresql://user@host/name")
+    nowhere = refusal_of(project, "oslo", CALLBOARD_DB="", CALLBOARD_RECORDS="")
+    not_beside = refusal_of(project, "oslo", "--db", project.db)
+    server = refusal_of(project, "oslo", "--db", "postgresql://user@host/name")
 
     assert "there is no file 'oslo'" in nowhere
     assert "--db or --records" in nowhere
@@ -213,13 +215,13 @@ def test_what_is_not_there_is_named_with_where_it_was_looked_for(project: Projec
     assert "callboard run ... --record" in nowhere
     assert "callboard run ... --record" in not_beside
     assert "--records" in server
-    assert "there is no file" in refused(project, "x" * 5000, "--db", project.db)
+    assert "there is no file" in refusal_of(project, "x" * 5000, "--db", project.db)
 
 
 def test_what_is_no_recording_is_refused(project: Project) -> None:
     (project.directory / "notes.txt").write_text("hello\n")
 
-    assert "notes.txt, line 1: not a recording" in refused(project, "notes.txt")
+    assert "notes.txt, line 1: not a recording" in refusal_of(project, "notes.txt")
 
 
 @given(SPANS, st.integers(1, 60), st.floats(0, 200))
@@ -227,26 +229,26 @@ def test_a_bar_is_as_wide_as_its_scale(spans: list[tuple[float, float]], width: 
     """The bar has the exact width for any times, even from a clock that jumped."""
     attempts = tuple(RecordedAttempt(number=1, start=start, end=end) for start, end in spans)
     waits = tuple(Wait(start=start, end=end) for start, end in spans)
-    one = RecordedCall(number=1, batch=1, tool="t", id=None, start=3, waits=waits, attempts=attempts)
+    recorded_call = RecordedCall(number=1, batch=1, tool="t", id=None, start=3, waits=waits, attempts=attempts)
 
-    assert len(bar(one, 7, Scale(0, length, width), ASCII)) == width
+    assert len(bar(recorded_call, 7, Scale(0, length, width), ASCII)) == width
 
 
 def test_a_view_does_not_write_over_its_recording(project: Project, recording: Path) -> None:
     """An output path that equals the recording, or that cannot be written, is an error."""
-    assert "is the recording itself" in refused(project, str(recording), "--html", str(recording))
-    assert "No such file" in refused(project, str(recording), "--html", "nowhere/out.html")
+    assert "is the recording itself" in refusal_of(project, str(recording), "--html", str(recording))
+    assert "No such file" in refusal_of(project, str(recording), "--html", "nowhere/out.html")
 
 
 @pytest.mark.parametrize("view", ["--html", None])
 def test_arguments_are_shown_only_if_the_recording_captures_them(project: Project, view: str | None) -> None:
     secret = call(1, 0, args={"city": "Xanadu"}, result="Xanadu is sunny")
-    shown: dict[bool, str] = {}
+    outputs: dict[bool, str] = {}
     for captures in (False, True):
         path = write(project.directory / "x.jsonl", [{**HEADER, "captures": captures}, *secret])
         target = project.directory / "out"
-        told = trace(project, str(path), *([view, str(target)] if view else []))
-        shown[captures] = target.read_text() if view else told
+        output = trace(project, str(path), *([view, str(target)] if view else []))
+        outputs[captures] = target.read_text() if view else output
 
-    assert "Xanadu" not in shown[False]
-    assert ("Xanadu" if view else "fetch(city='Xanadu')  ok") in shown[True]
+    assert "Xanadu" not in outputs[False]
+    assert ("Xanadu" if view else "fetch(city='Xanadu')  ok") in outputs[True]

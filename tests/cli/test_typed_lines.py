@@ -273,16 +273,16 @@ async def test_a_line_that_comes_after_the_end_is_not_sent() -> None:
 @pytest.mark.real_clock
 async def test_a_line_that_comes_before_the_run_waits_for_it() -> None:
     """A run that has only begun takes no messages yet."""
-    sent = anyio.Event()
+    line_sent = anyio.Event()
 
     class WatchedScreen(Screen):
         def note(self, word: str, text: str, *, failed: bool = False) -> None:
             assert (word, text, failed) == ("sent", "early", False)
-            sent.set()
+            line_sent.set()
 
     async def work() -> str:
         """Wait for the message."""
-        await sent.wait()
+        await line_sent.wait()
         return "done"
 
     agent = create_react_agent(ScriptedModel([calls("work"), "I see."]), [work], checkpointer="memory")
@@ -339,11 +339,11 @@ def test_keys_edit_the_end_of_the_line() -> None:
 )
 def test_keys_have_the_same_effect_in_any_pieces(keys: str, cut: int) -> None:
     """A read of the terminal may end within the escape sequence of a key."""
-    whole, pieces = LineEditor(), LineEditor()
+    at_once, pieces = LineEditor(), LineEditor()
 
-    assert whole.press(keys) == pieces.press(keys[:cut]) + pieces.press(keys[cut:])
-    assert whole.text == pieces.text
-    assert "\x1b" not in whole.text
+    assert at_once.press(keys) == pieces.press(keys[:cut]) + pieces.press(keys[cut:])
+    assert at_once.text == pieces.text
+    assert "\x1b" not in at_once.text
 
 
 @pytest.mark.parametrize("width", [6, 40, 100])

@@ -45,7 +45,7 @@ class Opened:
             self.page.keyboard.press(key)
         self.page.evaluate(PAINTED)
 
-    def focused(self) -> str:
+    def name_in_focus(self) -> str:
         """Return the accessible name of the focused element."""
         return str(self.page.evaluate("document.activeElement.getAttribute('aria-label') ?? document.activeElement.id"))
 
@@ -69,11 +69,11 @@ def opened(browser: Any, project: Project) -> Iterator[Any]:
         return pages[-1]
 
     yield open_page
-    for one in pages:
-        one.context.close()
-        assert one.complaints == []
-        assert one.requests
-        assert all(url.startswith("file:") for url in one.requests)
+    for viewer in pages:
+        viewer.context.close()
+        assert viewer.complaints == []
+        assert viewer.requests
+        assert all(url.startswith("file:") for url in viewer.requests)
 
 
 def three_calls() -> list[dict[str, Any]]:
@@ -122,93 +122,93 @@ def test_the_progress_of_a_call_that_went_well_ends_with_the_call(opened: Any) -
 
 
 def test_searching_narrows(opened: Any) -> None:
-    one = opened(busy(200))
-    one.press("/")
-    assert one.focused() == "search"
+    viewer = opened(busy(200))
+    viewer.press("/")
+    assert viewer.name_in_focus() == "search"
 
-    one.page.keyboard.type("outcome:timeout")
-    found = one.count()
-    assert 0 < found < 200
-    assert one.page.locator(".bar:not([hidden])").count() == found
-    assert one.page.locator("#count").inner_text() == f"{found} of 200"
-    one.page.locator("#search").fill("call_17 ")
-    assert one.count() > 0
-    one.page.locator("#search").fill("no such thing")
-    assert one.count() == 0
-    assert one.page.get_by_text("No call is like that.").is_visible()
-    one.press("Escape")
-    assert one.count() == 200
+    viewer.page.keyboard.type("outcome:timeout")
+    matches = viewer.count()
+    assert 0 < matches < 200
+    assert viewer.page.locator(".bar:not([hidden])").count() == matches
+    assert viewer.page.locator("#count").inner_text() == f"{matches} of 200"
+    viewer.page.locator("#search").fill("call_17 ")
+    assert viewer.count() > 0
+    viewer.page.locator("#search").fill("no such thing")
+    assert viewer.count() == 0
+    assert viewer.page.get_by_text("No call is like that.").is_visible()
+    viewer.press("Escape")
+    assert viewer.count() == 200
 
 
 def test_the_legend_and_the_table_search(opened: Any) -> None:
     """A click searches for the exact tool name, even if another tool's name begins with it."""
     events = [HEADER, *call(1, 0), *call(2, 0, tool="fetch_all"), *call(3, 0, outcome="error", error="E")]
-    one = opened(events)
+    viewer = opened(events)
 
-    one.page.get_by_role("button", name="error 1").click()
-    assert one.count() == 1
-    one.page.get_by_text("By tool", exact=True).click()
-    one.page.get_by_role("button", name="fetch", exact=True).click()
-    assert one.count() == 2
+    viewer.page.get_by_role("button", name="error 1").click()
+    assert viewer.count() == 1
+    viewer.page.get_by_text("By tool", exact=True).click()
+    viewer.page.get_by_role("button", name="fetch", exact=True).click()
+    assert viewer.count() == 2
 
 
 def test_a_keyboard_is_enough(opened: Any) -> None:
-    one = opened(three_calls())
-    one.press("j")
-    assert one.focused().startswith("fetch")
-    assert one.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    assert one.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
-    one.press("ArrowDown")
-    assert one.focused().startswith("query")
-    one.press("Enter")
-    detail = one.page.get_by_label("Details", exact=True)
+    viewer = opened(three_calls())
+    viewer.press("j")
+    assert viewer.name_in_focus().startswith("fetch")
+    assert viewer.page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
+    assert viewer.page.evaluate("parseFloat(getComputedStyle(document.activeElement).outlineWidth)") >= 2
+    viewer.press("ArrowDown")
+    assert viewer.name_in_focus().startswith("query")
+    viewer.press("Enter")
+    detail = viewer.page.get_by_label("Details", exact=True)
     assert detail.is_visible()
     assert all(text in detail.inner_text() for text in ("query", "timeout", "CallTimeoutError", "cache_miss", "key k"))
-    one.press("j")
+    viewer.press("j")
     assert "archive" in detail.inner_text()
-    one.press("Tab")
-    assert one.page.evaluate("document.activeElement.textContent") == "Zoom"
-    one.press("Escape")
+    viewer.press("Tab")
+    assert viewer.page.evaluate("document.activeElement.textContent") == "Zoom"
+    viewer.press("Escape")
     assert not detail.is_visible()
-    assert one.focused().startswith("archive")
-    one.press("Home")
-    assert one.focused().startswith("model request")
+    assert viewer.name_in_focus().startswith("archive")
+    viewer.press("Home")
+    assert viewer.name_in_focus().startswith("model request")
 
 
 def test_zoom_and_pan(opened: Any) -> None:
-    one = opened(three_calls())
-    whole = one.span()
-    one.press("+")
-    assert one.span() < whole
-    one.press("0")
-    assert one.span() == whole
-    one.page.get_by_role("button", name="Zoom in").click()
-    nearer = one.span()
-    one.page.locator("#overview").hover()
-    one.page.mouse.wheel(0, -300)
-    one.page.evaluate(PAINTED)
-    assert one.span() < nearer < whole
-    one.press("j", "f")
-    assert one.span() == pytest.approx(1.4 * 3, rel=0.01) or one.span() == whole
+    viewer = opened(three_calls())
+    full_span = viewer.span()
+    viewer.press("+")
+    assert viewer.span() < full_span
+    viewer.press("0")
+    assert viewer.span() == full_span
+    viewer.page.get_by_role("button", name="Zoom in").click()
+    nearer = viewer.span()
+    viewer.page.locator("#overview").hover()
+    viewer.page.mouse.wheel(0, -300)
+    viewer.page.evaluate(PAINTED)
+    assert viewer.span() < nearer < full_span
+    viewer.press("j", "f")
+    assert viewer.span() == pytest.approx(1.4 * 3, rel=0.01) or viewer.span() == full_span
 
 
 def test_a_click_opens_and_a_drag_does_not(opened: Any) -> None:
     """A drag moves the visible range and must not open a call."""
-    one = opened(three_calls())
-    one.press("+")
-    box = one.page.locator(".bar .track").nth(1).bounding_box()
-    one.page.mouse.move(box["x"] + 400, box["y"] + 10)
-    one.page.mouse.down()
-    one.page.mouse.move(box["x"] + 300, box["y"] + 10, steps=4)
-    one.page.mouse.up()
+    viewer = opened(three_calls())
+    viewer.press("+")
+    box = viewer.page.locator(".bar .track").nth(1).bounding_box()
+    viewer.page.mouse.move(box["x"] + 400, box["y"] + 10)
+    viewer.page.mouse.down()
+    viewer.page.mouse.move(box["x"] + 300, box["y"] + 10, steps=4)
+    viewer.page.mouse.up()
 
-    assert not one.page.locator("#detail").is_visible()
-    one.page.locator(".bar").nth(1).click()
-    assert one.page.locator("#detail h2").inner_text() == "query timeout"
+    assert not viewer.page.locator("#detail").is_visible()
+    viewer.page.locator(".bar").nth(1).click()
+    assert viewer.page.locator("#detail h2").inner_text() == "query timeout"
 
 
-def background(one: Opened) -> list[int]:
-    colour = one.page.evaluate("getComputedStyle(document.body).backgroundColor")
+def background(viewer: Opened) -> list[int]:
+    colour = viewer.page.evaluate("getComputedStyle(document.body).backgroundColor")
     return [int(value) for value in re.findall(r"\d+", colour)[:3]]
 
 
@@ -229,13 +229,13 @@ def test_hostile_names_do_nothing(opened: Any) -> None:
         *call(1, 0, tool=hostile, id=hostile, outcome=hostile, error=hostile, args={hostile: hostile}, result=hostile),
         {"event": "noted", "t": 1, "call": 1, "what": hostile, "facts": {hostile: hostile}},
     ]
-    one = opened(events)
-    one.press("j", "Enter")
+    viewer = opened(events)
+    viewer.press("j", "Enter")
 
-    assert one.page.evaluate("window.hacked") is None
-    assert one.page.locator("img").count() == 0
-    assert one.page.locator("#detail h2").inner_text().startswith("</script><img")
-    assert not {"\u202e", "\u2028"} & set(one.page.locator("body").inner_text())
+    assert viewer.page.evaluate("window.hacked") is None
+    assert viewer.page.locator("img").count() == 0
+    assert viewer.page.locator("#detail h2").inner_text().startswith("</script><img")
+    assert not {"\u202e", "\u2028"} & set(viewer.page.locator("body").inner_text())
 
 
 def test_the_page_asks_for_nothing_and_allows_nothing(project: Project) -> None:
@@ -253,8 +253,8 @@ def test_the_page_asks_for_nothing_and_allows_nothing(project: Project) -> None:
 
 def test_five_thousand_calls_are_no_burden(opened: Any) -> None:
     """Zooming stays fast, because rows outside the viewport are not drawn."""
-    one = opened(busy(5000))
-    took = one.page.evaluate(f"""async () => {{
+    viewer = opened(busy(5000))
+    took = viewer.page.evaluate(f"""async () => {{
         const since = performance.now();
         for (const key of "+++---") {{
             document.body.dispatchEvent(new KeyboardEvent("keydown", {{ key, bubbles: true }}));
@@ -263,22 +263,22 @@ def test_five_thousand_calls_are_no_burden(opened: Any) -> None:
         return (performance.now() - since) / 6;
     }}""")
 
-    assert one.page.locator(".bar").count() == 5000
+    assert viewer.page.locator(".bar").count() == 5000
     assert took < 500
 
 
 @pytest.mark.parametrize("events", [[HEADER], [HEADER, *run(1)], []])
 def test_a_recording_without_calls_is_a_page_too(opened: Any, events: list[dict[str, Any]]) -> None:
     """A recording may be opened before the first call."""
-    one = opened(events)
-    one.press("j", "Enter", "Escape", "f", "r", "+", "0")
+    viewer = opened(events)
+    viewer.press("j", "Enter", "Escape", "f", "r", "+", "0")
 
-    assert one.count() == 0
+    assert viewer.count() == 0
 
 
 def brightness(colour: str) -> float:
     """Return the relative luminance as defined by WCAG 2."""
-    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
     red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
@@ -300,8 +300,8 @@ def test_text_is_readable_on_every_ground() -> None:
     assert faint == []
 
 
-def contrast(one: str, other: str) -> float:
-    dark, light = sorted((brightness(one), brightness(other)))
+def contrast(colour: str, other_colour: str) -> float:
+    dark, light = sorted((brightness(colour), brightness(other_colour)))
     return (light + 0.05) / (dark + 0.05)
 
 
@@ -323,28 +323,28 @@ CLIPPED = """() => [...document.querySelectorAll('.bar .ends, .bar .word, .bar .
 
 @pytest.mark.parametrize("width", [390, 500, 700, 1280])
 def test_labels_and_outcomes_are_there_at_every_width(opened: Any, width: int) -> None:
-    one = opened(many_searches())
-    one.page.set_viewport_size({"width": width, "height": 800})
-    one.page.evaluate(PAINTED)
-    labels = [label.inner_text().replace("\n", "") for label in one.page.locator(".bar .label").all()]
-    outcome = one.page.locator(".bar.timeout .word").first.bounding_box()
+    viewer = opened(many_searches())
+    viewer.page.set_viewport_size({"width": width, "height": 800})
+    viewer.page.evaluate(PAINTED)
+    labels = [label.inner_text().replace("\n", "") for label in viewer.page.locator(".bar .label").all()]
+    outcome = viewer.page.locator(".bar.timeout .word").first.bounding_box()
 
     assert [int(re.findall(r"page=(\d+)", label)[0]) for label in labels] == list(range(14))
-    assert one.page.locator(".bar.timeout .word").all_inner_texts() == ["timeout", "timeout"]
+    assert viewer.page.locator(".bar.timeout .word").all_inner_texts() == ["timeout", "timeout"]
     assert outcome["x"] + outcome["width"] <= width
-    assert one.page.evaluate(CLIPPED) == []
-    assert one.page.evaluate("document.documentElement.scrollWidth") <= width
-    assert one.page.locator("h2").first.inner_text().startswith("run 1 agent")
+    assert viewer.page.evaluate(CLIPPED) == []
+    assert viewer.page.evaluate("document.documentElement.scrollWidth") <= width
+    assert viewer.page.locator("h2").first.inner_text().startswith("run 1 agent")
 
 
 def test_a_phone_shows_mostly_calls(opened: Any) -> None:
     """The legend is one line that scrolls, and a line above each batch replaces the indent of wide windows."""
-    one = opened(many_searches())
-    one.page.set_viewport_size({"width": 390, "height": 844})
-    legend = one.page.locator("#legend").bounding_box()
-    heading = one.page.locator("h3.row").first
+    viewer = opened(many_searches())
+    viewer.page.set_viewport_size({"width": 390, "height": 844})
+    legend = viewer.page.locator("#legend").bounding_box()
+    heading = viewer.page.locator("h3.row").first
 
-    assert one.page.locator("main").bounding_box()["height"] > 0.7 * 844
+    assert viewer.page.locator("main").bounding_box()["height"] > 0.7 * 844
     assert legend["height"] < 40
     assert heading.evaluate("one => getComputedStyle(one).borderTopWidth") == "1px"
-    assert one.page.evaluate("document.documentElement.scrollWidth") == 390
+    assert viewer.page.evaluate("document.documentElement.scrollWidth") == 390

@@ -197,8 +197,8 @@ def test_a_program_without_a_terminal_tells_short_lines(project: Project, progra
     assert output.splitlines() == ["before", LONG_LINE, "no end of lineafter"]
     assert process.returncode == 0
     lines = errors.splitlines()
-    told = r"^callboard: [\d.]+ m?s: 0 of 3 ended, 3 running; slow\(text='tea'\) [\d.]+ m?s$"
-    assert re.search(told, errors, re.MULTILINE)
+    pattern = r"^callboard: [\d.]+ m?s: 0 of 3 ended, 3 running; slow\(text='tea'\) [\d.]+ m?s$"
+    assert re.search(pattern, errors, re.MULTILINE)
     assert max(map(len, lines)) <= 80
     assert rows_of(lines)["slow"][:2] == ["3", "3"]
 

@@ -22,7 +22,7 @@ from callboard._cli import _page_commands, _web
 from callboard._cli._page_commands import CommandInbox, CommandKind, CommandResult, CommandSender, PageCommand
 from callboard._cli._web import WebPage, serve, web_page
 from tests.chromium import chromium, needs_chromium
-from tests.helpers import watched_loop
+from tests.helpers import watch_loop
 from tests.telemetry._recordings import HEADER, call, in_order, run, write
 
 from ._agents import AGENT, BUILDING, let_end
@@ -75,11 +75,11 @@ class Client:
     def send(self, path: str, body: bytes, **headers: str) -> tuple[int, bytes]:
         """Send a command as the page does; return the status and the body of the answer."""
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=PATIENCE)
-        own = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
-        own |= {"Origin": f"http://127.0.0.1:{self.port}"}
-        kept = {name: value for name, value in {**own, **headers}.items() if value != "none"}
+        own_headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        own_headers |= {"Origin": f"http://127.0.0.1:{self.port}"}
+        all_headers = {name: value for name, value in {**own_headers, **headers}.items() if value != "none"}
         try:
-            connection.request("POST", path, body, kept)
+            connection.request("POST", path, body, all_headers)
             answer = connection.getresponse()
             return answer.status, answer.read()
         finally:
@@ -92,8 +92,8 @@ class Client:
 
     def calls(self) -> dict[str, str]:
         """Return the outcome of each call, by its tool."""
-        runs = [one for part in self.data()["parts"] for one in part["runs"]]
-        return {call["tool"]: call["outcome"] for one in runs for batch in one["batches"] for call in batch["calls"]}
+        runs = [run for part in self.data()["parts"] for run in part["runs"]]
+        return {call["tool"]: call["outcome"] for run in runs for batch in run["batches"] for call in batch["calls"]}
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
@@ -185,9 +185,9 @@ def test_between_runs_it_waits(page: Page, events: list[dict[str, Any]]) -> None
 def test_data_that_did_not_change_are_not_sent_again(page: Page) -> None:
     client = show(page, [HEADER, *call(1, 0), {"event": "closed", "t": 9.0, "events": 9}])
     answer, _ = client.ask()
-    again, body = client.ask(**{"If-None-Match": answer.headers["ETag"]})
+    second_answer, body = client.ask(**{"If-None-Match": answer.headers["ETag"]})
 
-    assert (again.status, body) == (304, b"")
+    assert (second_answer.status, body) == (304, b"")
 
 
 def test_nothing_is_cached_or_shared_with_other_sites(page: Page) -> None:
@@ -206,7 +206,7 @@ def test_nothing_is_cached_or_shared_with_other_sites(page: Page) -> None:
 TOKENS = ("", "Bearer", "Bearer wrong", "Bearer é", "Basic {token}", "Bearer {token}x")
 HOSTS = ("evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1:1", "")
 REFUSED: list[tuple[int, dict[str, str]]] = [
-    *((401, {"Authorization": given}) for given in TOKENS),
+    *((401, {"Authorization": bad_token}) for bad_token in TOKENS),
     (401, {"path": "/data?token={token}", "Authorization": ""}),
     *((403, {"path": path, "Host": host}) for path in ("/", "/data") for host in HOSTS),
     *((404, {"path": path}) for path in ("/other", "/data/", "/../data", "http:/data")),
@@ -217,11 +217,11 @@ REFUSED: list[tuple[int, dict[str, str]]] = [
 
 def test_only_get_with_token_and_host_of_the_page_is_answered(page: Page) -> None:
     client = show(page, [HEADER, *call(1, 0, tool="secret_tool")])
-    known = {"token": client.token, "port": client.port}
-    for status, asked in REFUSED:
-        answer, body = client.ask(**{name: value.format(**known) for name, value in asked.items()})
-        assert (answer.status, answer.headers["Allow"]) == (status, "GET" if status == 405 else None), asked
-        assert b"secret_tool" not in body, asked
+    page_values = {"token": client.token, "port": client.port}
+    for status, request in REFUSED:
+        answer, body = client.ask(**{name: value.format(**page_values) for name, value in request.items()})
+        assert (answer.status, answer.headers["Allow"]) == (status, "GET" if status == 405 else None), request
+        assert b"secret_tool" not in body, request
     assert {client.ask(path, Host=f"localhost:{client.port}")[0].status for path in ("/", "/data")} == {200}
 
 
@@ -239,13 +239,13 @@ class _Handled:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self._lock = threading.Lock()
         self._now = 0
-        self.most = 0
+        self.peak = 0
         handle = _web._Requests.handle
 
         def handle_and_count(handler: Any) -> None:
             with self._lock:
                 self._now += 1
-                self.most = max(self.most, self._now)
+                self.peak = max(self.peak, self._now)
             try:
                 handle(handler)
             finally:
@@ -264,7 +264,7 @@ def test_a_hundred_connections_are_bounded_and_end(page: Page, monkeypatch: pyte
     with ExitStack() as stack:
         for connection in [stack.enter_context(client.connect()) for _ in range(100)]:
             assert is_ended(connection)
-        assert 1 < handled.most <= 16
+        assert 1 < handled.peak <= 16
         while threading.active_count() > before:
             threading.Event().wait(0.01)
         assert client.ask("/")[0].status == 200
@@ -284,7 +284,7 @@ def test_connections_that_hold_all_places_do_not_keep_the_owner_out(
             silent = [stack.enter_context(client.connect()) for _ in range(20)]
             assert is_ended(silent[0])  # so the server has taken the last one
             assert client.ask(path)[0].status == 200
-            assert 1 < handled.most <= 16
+            assert 1 < handled.peak <= 16
 
 
 def test_a_connection_with_the_token_keeps_its_place(page: Page, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -346,7 +346,7 @@ async def test_twenty_thousand_calls_do_not_hold_the_loop() -> None:
         with anyio.fail_after(PATIENCE):
             with web_page("trip:agent", 0) as page:
                 client = show(page, [HEADER, *(event for number in range(20_000) for event in call(number, 0))])
-                async with watched_loop() as hold:
+                async with watch_loop() as hold:
                     _, body = await anyio.to_thread.run_sync(client.ask_again)
             holds.append(hold.longest)
     assert body.count(b'"tool":"fetch"') == 20_000
@@ -380,7 +380,7 @@ def test_a_command_is_passed_on_and_answered(page: Page) -> None:
 
 SAY = b'{"text": "evil"}'
 HOSTILE: list[tuple[int, str, bytes, dict[str, str]]] = [
-    *((401, "/say", SAY, {"Authorization": given}) for given in TOKENS),
+    *((401, "/say", SAY, {"Authorization": bad_token}) for bad_token in TOKENS),
     *((403, "/say", SAY, {"Host": host}) for host in HOSTS),
     *((403, "/say", SAY, {"Origin": origin}) for origin in ("http://evil.example", "null", "", "http://127.0.0.1:1")),
     (403, "/say", SAY, {"Origin": "http://127.0.0.1:{port}.evil.example"}),
@@ -402,10 +402,15 @@ HOSTILE: list[tuple[int, str, bytes, dict[str, str]]] = [
 
 def test_commands_of_others_are_refused(page: Page) -> None:
     client = Client(page.url)
-    known = {"token": client.token, "port": client.port}
+    page_values = {"token": client.token, "port": client.port}
     for status, path, body, headers in HOSTILE:
-        sent = {name: value.format(**known) for name, value in headers.items()}
-        assert (client.send(path, body, **sent)[0], path, body, sent) == (status, path, body, sent)
+        request_headers = {name: value.format(**page_values) for name, value in headers.items()}
+        assert (client.send(path, body, **request_headers)[0], path, body, request_headers) == (
+            status,
+            path,
+            body,
+            request_headers,
+        )
     assert page.commands == []
 
 
@@ -438,8 +443,8 @@ def test_pages_of_other_sites_may_not_ask_for_leave(page: Page) -> None:
 
 def test_a_command_reaches_the_run_that_is_going_on_and_no_other() -> None:
     lines: deque[Any] = deque()
-    sent: list[str] = []
-    inbox = CommandInbox(sent.append)
+    written_lines: list[str] = []
+    inbox = CommandInbox(written_lines.append)
 
     inbox.receive(['[1, "say", "early"]'])
     with inbox.open(lines):
@@ -450,7 +455,7 @@ def test_a_command_reaches_the_run_that_is_going_on_and_no_other() -> None:
 
     assert isinstance(command, PageCommand)
     assert (command.kind, command.text) == ("say", "now")
-    assert [json.loads(line) for line in sent] == [
+    assert [json.loads(line) for line in written_lines] == [
         [1, False, "No run that takes messages is going on."],
         [2, True, "sent"],
         [3, False, "The run has ended."],

@@ -20,7 +20,7 @@ from callboard._cli._trace_command import Waterfall
 from callboard._cli._view import live_table, picture, result_table
 from callboard.telemetry import read_recording
 from tests.telemetry._events import ENDS, counts_of, event
-from tests.telemetry._recordings import HEADER, call, closed, in_order, run, write
+from tests.telemetry._recordings import HEADER, call, closing_event, in_order, run, write
 
 WIDTHS = pytest.mark.parametrize("width", [40, 50, 80, 120])
 INDEX = "the-index-of-all-documents-of-the-company"
@@ -34,9 +34,9 @@ def search(page: int) -> Any:
 def searching(calls: int = 10) -> CallCounts:
     counts = CallCounts([])
     for page in range(calls):
-        one: dict[str, Any] = {"number": page, "tool": "search_documents"}
-        counts(event("begun", call=search(page), **one))
-        counts(event("started", attempt=1, **one))
+        fields: dict[str, Any] = {"number": page, "tool": "search_documents"}
+        counts(event("begun", call=search(page), **fields))
+        counts(event("started", attempt=1, **fields))
     return counts
 
 
@@ -47,13 +47,13 @@ def terminal(width: int) -> Console:
     return Console(file=Utf8(), record=True, force_terminal=True, width=width, height=40, color_system=None)
 
 
-def printed(width: int, shown: object) -> list[str]:
+def print_lines(width: int, renderable: object) -> list[str]:
     console = terminal(width)
-    console.print(shown)
+    console.print(renderable)
     return console.export_text().splitlines()
 
 
-def traced(width: int, path: Path) -> list[str]:
+def trace_lines(width: int, path: Path) -> list[str]:
     """Return the lines of `callboard trace` on a terminal of that width."""
     console = terminal(width)
     waterfall = Waterfall(console, read_recording(path))
@@ -65,9 +65,11 @@ def traced(width: int, path: Path) -> list[str]:
 def recording(path: Path, *, captures: bool = True, **fields: Any) -> Path:
     events = [*run(1, 0.0, 9.0, agent="LangGraph")]
     for page in range(14):
-        asked = search(page)
-        events += call(page + 1, 0.5, wait=page / 10, id=asked["id"], tool=asked["name"], args=asked["args"], **fields)
-    return write(path, [{**HEADER, "captures": captures}, *in_order(events), closed(30, 9.0)])
+        request = search(page)
+        events += call(
+            page + 1, 0.5, wait=page / 10, id=request["id"], tool=request["name"], args=request["args"], **fields
+        )
+    return write(path, [{**HEADER, "captures": captures}, *in_order(events), closing_event(30, 9.0)])
 
 
 def pages(lines: list[str]) -> list[int]:
@@ -85,7 +87,7 @@ def test_calls_that_differ_in_one_argument_show_it(width: int) -> None:
         calls.counts(event("begun", page, tool="search_documents", call=search(page)))
 
     for view in (picture(searching(), 5.0, width, 40), calls.table(5.0, width)):
-        lines = printed(width, view)
+        lines = print_lines(width, view)
         assert pages(lines) == list(range(10))
         assert max(map(cell_len, lines)) <= width
 
@@ -93,7 +95,7 @@ def test_calls_that_differ_in_one_argument_show_it(width: int) -> None:
 @WIDTHS
 def test_a_recording_shows_the_argument_that_differs_and_whole_numbers(width: int, tmp_path: Path) -> None:
     """The recording must capture arguments. LangGraph names every unnamed graph "LangGraph", which tells nothing."""
-    lines = traced(width, recording(tmp_path / "calls.jsonl"))
+    lines = trace_lines(width, recording(tmp_path / "calls.jsonl"))
     heading = next(number for number, text in enumerate(lines) if text.startswith("tool"))
 
     assert sorted(set(pages(lines))) == list(range(14))
@@ -107,7 +109,7 @@ def test_a_recording_shows_the_argument_that_differs_and_whole_numbers(width: in
 @WIDTHS
 def test_a_recording_without_arguments_shows_ids_and_whole_reasons(width: int, tmp_path: Path) -> None:
     error = "CustomerMailboxUnreachableError"
-    lines = traced(width, recording(tmp_path / "calls.jsonl", captures=False, outcome="error", error=error))
+    lines = trace_lines(width, recording(tmp_path / "calls.jsonl", captures=False, outcome="error", error=error))
 
     assert [search(page)["id"] for page in range(14)] == re.findall(r"call_\w+", "\n".join(lines))
     assert sum(error in text for text in lines) == 14
@@ -120,7 +122,7 @@ def test_all_kinds_of_failure_are_shown(width: int) -> None:
     for number, end in enumerate(ENDS):
         counts(event("begun", number))
         counts(event("ended", number, **ENDS[end]))
-    text = "\n".join(printed(width, picture(counts, 5.0, width, 40)))
+    text = "\n".join(print_lines(width, picture(counts, 5.0, width, 40)))
 
     for kind in ("1 timeout", "1 deadline", "1 rejected", "1 error", "1 cancelled", "1 asked a person"):
         assert kind in " ".join(text.split())
@@ -137,7 +139,7 @@ def test_the_progress_of_a_call_and_the_reason_of_its_retry_are_shown(width: int
         event("attempt_ended", 2, attempt=1),
         event("noted", 2, note="retry", facts={"attempt": 1, "error": "ConnectError"}),
     )
-    text = " ".join("\n".join(printed(width, picture(counts, 5.0, width, 40))).split())
+    text = " ".join("\n".join(print_lines(width, picture(counts, 5.0, width, 40))).split())
 
     assert "4.19M/315M page 4 of" in text
     assert "retry: Connect" in text
@@ -148,7 +150,10 @@ def test_tables_of_tools_fit(width: int) -> None:
     """Cells that wrap letter by letter cannot be read."""
     counts = searching()
     counts(event("ended", 3, 5.0, tool="search_documents"))
-    live, result = printed(width, live_table(counts.rows.items(), width)), printed(width, result_table(counts, width))
+    live, result = (
+        print_lines(width, live_table(counts.rows.items(), width)),
+        print_lines(width, result_table(counts, width)),
+    )
 
     assert max(map(cell_len, live + result)) <= width
     assert live[0].split()[:3] == ["tool", "running", "waiting"]
@@ -159,10 +164,10 @@ def test_tables_of_tools_fit(width: int) -> None:
 def test_why_a_call_of_a_run_failed_is_told_whole(width: int) -> None:
     console = terminal(width)
     screen = Screen(console, Calls(["search_documents"]), [])
-    asked = [search(page) for page in range(2)]
+    requests = [search(page) for page in range(2)]
     reason = "the mailbox of the customer is full and the server says to come again after the weekend"
-    screen.take("updates", {"agent": {"messages": [AIMessage("", id="asked", tool_calls=asked)]}})
-    failed = ToolMessage(reason, name="search_documents", tool_call_id=asked[1]["id"], status="error", id="said")
+    screen.take("updates", {"agent": {"messages": [AIMessage("", id="asked", tool_calls=requests)]}})
+    failed = ToolMessage(reason, name="search_documents", tool_call_id=requests[1]["id"], status="error", id="said")
     screen.take("updates", {"tools": {"messages": [failed]}})
     lines = console.export_text().splitlines()
 
@@ -195,7 +200,7 @@ def test_labels_are_never_wider_than_asked_for(calls: list[tuple[str, Any]], wid
 def test_labels_of_texts_that_differ_in_their_middle_differ(numbers: list[int], width: int) -> None:
     """An address with a long common beginning and end must stay distinguishable."""
     addresses = [f"https://example.org/{'a' * 80}/{number}/{'b' * 80}" for number in numbers]
-    labels = call_labels([("fetch", argument_texts({"url": one, "method": "GET"})) for one in addresses], width)
+    labels = call_labels([("fetch", argument_texts({"url": address, "method": "GET"})) for address in addresses], width)
 
     assert len(set(labels)) == len(numbers)
 

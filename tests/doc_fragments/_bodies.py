@@ -61,7 +61,7 @@ class Browser(Actor):
         return f"{self.pages} pages of {user}"
 
 
-def called(name: str, **args: Any) -> dict[str, Any]:
+def state_with_call(name: str, **args: Any) -> dict[str, Any]:
     """Return the state of an agent whose last message asks for one call."""
     from callboard.testing import calls
 

@@ -20,8 +20,8 @@ def resolve(patch: pytest.MonkeyPatch, addresses: dict[str, str]) -> None:
     """Let these host names have these addresses in this process."""
     real = socket.getaddrinfo
 
-    def resolved(host: Any, *rest: Any, **options: Any) -> Any:
+    def look_up(host: Any, *args: Any, **options: Any) -> Any:
         name = host.decode() if isinstance(host, bytes) else host
-        return real(addresses.get(name, host), *rest, **options)
+        return real(addresses.get(name, host), *args, **options)
 
-    patch.setattr(socket, "getaddrinfo", resolved)
+    patch.setattr(socket, "getaddrinfo", look_up)

@@ -44,21 +44,25 @@ def content_of(state: Any) -> Any:
     exhaustive=True,
     faked="numpy is an empty module: it is no dependency of callboard",
 )
-async def isolated_tools(world: World) -> AsyncSteps:
+async def tools_in_processes(world: World) -> AsyncSteps:
     (world.folder / "numpy.py").write_text("")
     world.patch.syspath_prepend(world.folder)
     names = yield {
         "render": _bodies.render,
         "search": _bodies.search,
-        "state": _bodies.called("render", scene="a hill"),
+        "state": _bodies.state_with_call("render", scene="a hill"),
     }
     assert not names["pool"].pids  # the block has closed it
 
 
 @fragment(HOW_TO + "choose-isolation.md", "print((await node", exhaustive=True)
-def isolated_script(world: World) -> Steps:
+def script_with_processes(world: World) -> Steps:
     """The block is a whole program: a script whose tools run in processes is run by its name."""
-    [block] = [one for one in blocks_of(HOW_TO + "choose-isolation.md", "python no-run") if "__main__" in one.code]
+    [block] = [
+        candidate
+        for candidate in blocks_of(HOW_TO + "choose-isolation.md", "python no-run")
+        if "__main__" in candidate.code
+    ]
     Path("scene.py").write_text(block.code)
     done = subprocess.run([sys.executable, "scene.py"], capture_output=True, text=True, timeout=60, check=False)
     assert (done.stdout, done.stderr) == ("A HILL\n", "")
@@ -66,19 +70,19 @@ def isolated_script(world: World) -> Steps:
 
 
 @fragment(HOW_TO + "choose-isolation.md", "child(Renderer", exhaustive=True)
-async def isolated_actor(world: World) -> AsyncSteps:
+async def actor_in_process(world: World) -> AsyncSteps:
     from callboard_actors.process import Processes
 
     names = yield {"Renderer": _bodies.Renderer, "pool": Processes(workers=1)}
     async with names["node"] as node:
-        assert content_of(await node.ainvoke(_bodies.called("frame", number=3))) == "scene.blend 3"
+        assert content_of(await node.ainvoke(_bodies.state_with_call("frame", number=3))) == "scene.blend 3"
 
 
 @fragment(HOW_TO + "choose-isolation.md", "runs_in=untrusted", after_page=True)
-async def confined_tools(world: World) -> AsyncSteps:
+async def tools_with_confinement(world: World) -> AsyncSteps:
     names = yield {"parse": _bodies.parse}
     async with names["node"] as node:
-        assert content_of(await node.ainvoke(_bodies.called("parse", text="tea"))) == "3"
+        assert content_of(await node.ainvoke(_bodies.state_with_call("parse", text="tea"))) == "3"
 
 
 @fragment(
@@ -86,12 +90,12 @@ async def confined_tools(world: World) -> AsyncSteps:
     'await client.get("https://example.org/")',
     faked="https://example.org/ is a server on loopback: tests use no network",
 )
-async def fetched_page(world: World) -> AsyncSteps:
+async def page_on_loopback(world: World) -> AsyncSteps:
     with public_web(world.patch):
         names = yield {}
         assert names["response"].status_code == 200
-        found = await names["node"].ainvoke(_bodies.called("fetch", url="https://example.org/"))
-        assert content_of(found).endswith("# Example")
+        state = await names["node"].ainvoke(_bodies.state_with_call("fetch", url="https://example.org/"))
+        assert content_of(state).endswith("# Example")
 
 
 @fragment(
@@ -101,7 +105,7 @@ async def fetched_page(world: World) -> AsyncSteps:
     after_page=True,
     exhaustive=True,
 )
-async def kept_in_postgres(world: World) -> AsyncSteps:
+async def conversations_in_postgres(world: World) -> AsyncSteps:
     with running_postgres() as server:
         server.sql("CREATE DATABASE agents")
         server.sql("ALTER ROLE clerk PASSWORD 'secret'")
@@ -117,7 +121,7 @@ async def kept_in_postgres(world: World) -> AsyncSteps:
 @fragment(
     HOW_TO + "keep-conversations.md", "AsyncPostgresSaver", backends=("asyncio",), after_page=True, exhaustive=True
 )
-async def kept_by_a_saver(world: World) -> AsyncSteps:
+async def conversations_of_a_saver(world: World) -> AsyncSteps:
     """The driver of this saver runs on asyncio only, as the page says."""
     with running_postgres() as server:
         url = server.new_database()
@@ -127,7 +131,7 @@ async def kept_by_a_saver(world: World) -> AsyncSteps:
 
 
 @fragment(HOW_TO + "watch-a-program.md", "web=True")
-async def watched_program(world: World) -> AsyncSteps:
+async def page_of_a_program(world: World) -> AsyncSteps:
     output = world.request.getfixturevalue("capsys")
     yield {"callboard": callboard, "agent": create_react_agent(ScriptedModel(["The first."]), [])}
     assert "callboard: page http://127.0.0.1:" in output.readouterr().err
@@ -145,16 +149,16 @@ async def server_of_each_user(world: World) -> AsyncSteps:
     async def token_of(user: str | None) -> str:
         return f"token of {user}"
 
-    heard: list[str] = []
+    texts: list[str] = []
 
     def reply(messages: list[Any]) -> str:
-        heard.append(messages[-1].text)
+        texts.append(messages[-1].text)
         return "Done."
 
     async with over_http("_plain_http", "2026") as url:
-        asked = calls(("header", {"text": "authorization"}))
-        yield {"url": url, "model": ScriptedModel([asked, reply]), "question": QUESTION, "token_of": token_of}
-    assert heard == ["Bearer token of ann"]
+        request = calls(("header", {"text": "authorization"}))
+        yield {"url": url, "model": ScriptedModel([request, reply]), "question": QUESTION, "token_of": token_of}
+    assert texts == ["Bearer token of ann"]
 
 
 @fragment(
@@ -165,10 +169,10 @@ async def server_of_each_user(world: World) -> AsyncSteps:
     faked="the database of the page is another one here",
 )
 async def node_with_a_fleet(world: World) -> AsyncSteps:
-    page, heard = world.names, list[str]()
+    page, texts = world.names, list[str]()
 
     def reply(messages: list[Any]) -> str:
-        heard.append(messages[-1].text)
+        texts.append(messages[-1].text)
         return "Done."
 
     with running_postgres() as server:
@@ -176,7 +180,7 @@ async def node_with_a_fleet(world: World) -> AsyncSteps:
         child = page["child"](page["Browser"](), key=page["by_user"], fleet=fleet, idle=600.0, cap=50)
         model = ScriptedModel([calls(("open", {"url": "https://example.com"})), reply])
         yield {"node": ToolNode([child]), "model": model, "question": QUESTION}
-    assert heard == ["https://example.com is open"]
+    assert texts == ["https://example.com is open"]
 
 
 @fragment(
@@ -210,7 +214,7 @@ class Database:
 
 
 @fragment(HOW_TO + "one-owner-per-key.md", "class Book(Actor)", after_page=True, exhaustive=True)
-async def fenced_book(world: World) -> AsyncSteps:
+async def book_with_fence(world: World) -> AsyncSteps:
     """A later owner is its token in the row: the former owner can write no more."""
     names = yield {}
     with running_postgres() as server:
@@ -228,7 +232,7 @@ async def fenced_book(world: World) -> AsyncSteps:
 
 
 @fragment(HOW_TO + "share-limits.md", "storage.put", exhaustive=True)
-async def fenced_storage(world: World) -> AsyncSteps:
+async def storage_with_fence(world: World) -> AsyncSteps:
     """A storage that stores the highest token refuses a late write."""
 
     class Storage:
@@ -281,7 +285,7 @@ async def browser(world: World) -> AsyncSteps:
 
 
 @fragment(HOW_TO + "shut-down.md", "async for job in queue", backends=("asyncio", "trio"), exit_code=0)
-def drained_program(world: World) -> Steps:
+def program_with_drain(world: World) -> Steps:
     """SIGTERM comes during the call of the only job, which is finished all the same."""
     finished: list[Any] = []
     log = world.request.getfixturevalue("caplog")
@@ -300,8 +304,8 @@ def drained_program(world: World) -> Steps:
         await anyio.sleep_forever()
 
     async def handle(job: Any) -> None:
-        found = await agent.ainvoke(job)
-        finished.extend(message.text for message in found["messages"][-2:])
+        state = await agent.ainvoke(job)
+        finished.extend(message.text for message in state["messages"][-2:])
 
     world.patch.setattr(anyio, "run", partial(anyio.run, backend=world.backend))
     yield {"engine": FakeEngine(), "agent": agent, "queue": jobs(), "handle": handle}
@@ -313,7 +317,7 @@ def drained_program(world: World) -> Steps:
 
 
 @fragment(HOW_TO + "shut-down.md", "async def lifespan(app)")
-async def drained_application(world: World) -> AsyncSteps:
+async def application_with_drain(world: World) -> AsyncSteps:
     from starlette.applications import Starlette
     from starlette.routing import Route
 
@@ -354,8 +358,8 @@ async def gateway(world: World) -> AsyncSteps:
     names = yield {}
     names["McpServer"] = lambda command, **options: real([sys.executable, program], **options)
     async with names["tools"]() as node:
-        found = await node.ainvoke(_bodies.called("files_read_file", path="a.txt"))
-    assert content_of(found) == "text of a.txt"
+        state = await node.ainvoke(_bodies.state_with_call("files_read_file", path="a.txt"))
+    assert content_of(state) == "text of a.txt"
 
 
 FILES = """
@@ -385,12 +389,12 @@ asyncio.run(server.run_stdio_async())
 @fragment(
     HOW_TO + "use-a-real-model.md", '"openai:gpt-5.1"', faked="OpenAI is a server on loopback that speaks its protocol"
 )
-def named_model(world: World) -> Steps:
+def model_by_name(world: World) -> Steps:
     with Provider(reply("It costs 3.50.")) as provider:
         world.patch.setenv("OPENAI_API_KEY", "no key")
         world.patch.setenv("OPENAI_BASE_URL", provider.url)
         names = yield {"search": _bodies.search}
         assert content_of(names["agent"].invoke(QUESTION)) == "It costs 3.50."
-    [asked] = provider.requests
-    assert asked.body["model"] == "gpt-5.1"
-    assert asked.body["messages"][0]["content"] == "Answer briefly."
+    [request] = provider.requests
+    assert request.body["model"] == "gpt-5.1"
+    assert request.body["messages"][0]["content"] == "Answer briefly."

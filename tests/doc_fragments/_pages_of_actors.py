@@ -36,10 +36,10 @@ WEB = "https://example.org/ is a server on loopback: tests use no network"
 QUESTION = {"messages": [("user", "What is it?")]}
 
 
-async def said(node: Any, name: str, **args: Any) -> Any:
+async def call_tool(node: Any, name: str, **args: Any) -> Any:
     """Return the content of the message about one call of an open node."""
-    found = await node.ainvoke(_bodies.called(name, **args))
-    return found["messages"][-1].content
+    state = await node.ainvoke(_bodies.state_with_call(name, **args))
+    return state["messages"][-1].content
 
 
 def texts(state: Any) -> list[Any]:
@@ -68,7 +68,7 @@ def parse(path):
 
 
 @fragment(README, 'preload=["parsers"]')
-async def confined_pool(world: World) -> AsyncSteps:
+async def pool_with_confinement(world: World) -> AsyncSteps:
     folders(world)
     (world.folder / "parsers.py").write_text(PARSERS)
     world.patch.syspath_prepend(world.folder)
@@ -116,7 +116,7 @@ async def server_with_a_database(world: World) -> AsyncSteps:
     world.patch.setenv("DATABASE_URL", "postgresql://reader:secret@127.0.0.1:1/shop")
     names = yield {}
     async with names["node"] as node:
-        assert "connection to server at" in await said(node, "read_postgres", statement="SELECT 1")
+        assert "connection to server at" in await call_tool(node, "read_postgres", statement="SELECT 1")
 
 
 NUMPY = "numpy is a small module: it is no dependency of callboard"
@@ -132,8 +132,8 @@ async def interpreter(world: World) -> AsyncSteps:
     fake_numpy(world)
     names = yield {}
     async with names["node"] as node:
-        assert await said(node, "run_python", code="x = 40\nx + 2") == "Out[1]: 42"
-        assert "there are: numpy" in await said(node, "run_python", code="import pandas")
+        assert await call_tool(node, "run_python", code="x = 40\nx + 2") == "Out[1]: 42"
+        assert "there are: numpy" in await call_tool(node, "run_python", code="import pandas")
 
 
 @fragment(REFERENCE, "python_tool(", faked=NUMPY, exhaustive=True)
@@ -167,14 +167,14 @@ async def web_for_a_model(world: World) -> AsyncSteps:
 
 
 async def fetches_a_page(node: ToolNode) -> None:
-    assert (await said(node, "fetch", url="https://example.org/")).endswith("# Example")
-    assert "example.com" in await said(node, "fetch", url="https://example.com/")
+    assert (await call_tool(node, "fetch", url="https://example.org/")).endswith("# Example")
+    assert "example.com" in await call_tool(node, "fetch", url="https://example.com/")
 
 
 NPX = "npx is a script that runs an installed copy of the same server: tests use no network"
 
 
-def installed_npx(world: World) -> None:
+def install_npx(world: World) -> None:
     """Put a program `npx` on the path that knows one package."""
     server = _npm.command("server-everything")
     npx = world.folder / "npx"
@@ -185,14 +185,14 @@ def installed_npx(world: World) -> None:
 
 @fragment(README, "McpServer(", faked=NPX, exhaustive=True)
 async def mcp_server(world: World) -> AsyncSteps:
-    installed_npx(world)
+    install_npx(world)
     names = yield {"model": ScriptedModel([calls(("get-sum", {"a": 2, "b": 3})), "five"])}
     assert texts(names["state"]) == ["The sum of 2 and 3 is 5."]
 
 
 @fragment(REFERENCE, "McpServer(", faked=NPX, exhaustive=True)
 async def mcp_server_of_a_program(world: World) -> AsyncSteps:
-    installed_npx(world)
+    install_npx(world)
     printed = world.request.getfixturevalue("capsys")
     names = yield {"model": ScriptedModel([calls(("get-sum", {"a": 2, "b": 3})), "five"])}
     assert "Echo: hello" in printed.readouterr().out
@@ -227,15 +227,15 @@ async def client_of(app: Any) -> AsyncIterator[Client]:
 def own_stdio() -> Iterator[tuple[int, int]]:
     """Replace stdin and stdout of this process by pipes; yield their other ends."""
     (stdin, to_server), (from_server, stdout) = os.pipe(), os.pipe()
-    kept = [os.dup(0), os.dup(1)]
+    saved_descriptors = [os.dup(0), os.dup(1)]
     os.dup2(stdin, 0)
     os.dup2(stdout, 1)
     try:
         yield to_server, from_server
     finally:
-        for number, descriptor in enumerate(kept):
+        for number, descriptor in enumerate(saved_descriptors):
             os.dup2(descriptor, number)
-        for descriptor in (*kept, stdin, stdout):
+        for descriptor in (*saved_descriptors, stdin, stdout):
             os.close(descriptor)
 
 
@@ -277,11 +277,11 @@ async def shared_state(world: World) -> AsyncSteps:
         names = yield {"secret": SECRET, "Browser": _bodies.Browser, "by_user": by_user, "database_url": url}
         with closing(names["limits"]):
             async with ToolNode([_bodies.permitted], policies={"permitted": names["policy"]}) as node:
-                assert await said(node, "permitted") == "with a token"
+                assert await call_tool(node, "permitted") == "with a token"
             second = names["child"](_bodies.Browser(), key=by_user, fleet=names["PostgresFleet"](url, secret=SECRET))
-            async with names["node"] as node, ToolNode([second]) as other:
-                assert await said(node, "open", url="a", user="ada") == "1 pages of ada"
-                assert await said(other, "open", url="b", user="ada") == "2 pages of ada"
+            async with names["node"] as node, ToolNode([second]) as second_node:
+                assert await call_tool(node, "open", url="a", user="ada") == "1 pages of ada"
+                assert await call_tool(second_node, "open", url="b", user="ada") == "2 pages of ada"
 
 
 def by_user(call: Any, context: Any) -> str:

@@ -47,12 +47,12 @@ class Receiver:
 @contextmanager
 def receiver() -> Iterator[Receiver]:
     """Run a receiver."""
-    made = Receiver()
-    thread = threading.Thread(target=made.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    new_receiver = Receiver()
+    thread = threading.Thread(target=new_receiver.server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
     thread.start()
     try:
-        yield made
+        yield new_receiver
     finally:
-        made.server.shutdown()
-        made.server.server_close()
+        new_receiver.server.shutdown()
+        new_receiver.server.server_close()
         thread.join()

@@ -47,7 +47,7 @@ class Fragment:
 
     page: str
     part: str
-    around: Callable[[World], Steps | AsyncSteps]
+    surrounding: Callable[[World], Steps | AsyncSteps]
     faked: str = ""
     """Foreign object that is not the real one here, and the reason."""
     backends: tuple[str, ...] = ()
@@ -61,7 +61,7 @@ class Fragment:
 
     @property
     def is_async(self) -> bool:
-        return inspect.isasyncgenfunction(self.around)
+        return inspect.isasyncgenfunction(self.surrounding)
 
     @property
     def runs_on(self) -> tuple[str, ...]:
@@ -77,9 +77,9 @@ class Fragments:
     def of(self, page: str, part: str, **options: Any) -> Callable[[Callable[[World], Any]], Callable[[World], Any]]:
         """Register the decorated function for the block of a page that contains a text."""
 
-        def register(around: Callable[[World], Any]) -> Callable[[World], Any]:
-            self.all.append(Fragment(page, part, around, **options))
-            return around
+        def register(surrounding: Callable[[World], Any]) -> Callable[[World], Any]:
+            self.all.append(Fragment(page, part, surrounding, **options))
+            return surrounding
 
         return register
 
@@ -87,5 +87,5 @@ class Fragments:
 def blocks_of(page: str, info: str) -> list[Block]:
     """Return the blocks of a page with this text after the fence."""
     text = (ROOT / page).read_text()
-    found = [match for match in _FENCE.finditer(text) if match["info"].strip() == info]
-    return [Block(page, text.count("\n", 0, match.start()) + 2, match["code"]) for match in found]
+    matches = [match for match in _FENCE.finditer(text) if match["info"].strip() == info]
+    return [Block(page, text.count("\n", 0, match.start()) + 2, match["code"]) for match in matches]

@@ -56,10 +56,10 @@ def collector(world: World) -> Iterator[tuple[Receiver, list[Any]]]:
 def spans(server: Receiver) -> dict[str, Any]:
     """Return the attributes of each span by its name."""
     requests = [ExportTraceServiceRequest.FromString(one.body) for one in server.received]
-    found = [
+    all_spans = [
         span for one in requests for part in one.resource_spans for scope in part.scope_spans for span in scope.spans
     ]
-    return {span.name: {one.key: one.value.string_value for one in span.attributes} for span in found}
+    return {span.name: {one.key: one.value.string_value for one in span.attributes} for span in all_spans}
 
 
 @fragment(
@@ -67,28 +67,28 @@ def spans(server: Receiver) -> dict[str, Any]:
     "http://localhost:6006",
     faked="Phoenix is a receiver of OTLP; tests/telemetry/test_phoenix.py has a real one",
 )
-def sent_to_phoenix(world: World) -> Steps:
+def traces_to_phoenix(world: World) -> Steps:
     with collector(world) as (server, _):
         yield {"agent": searching(), "question": QUESTION}
-        assert {one.path for one in server.received} == {"/v1/traces"}
+        assert {request.path for request in server.received} == {"/v1/traces"}
         assert spans(server)["execute_tool search"]["gen_ai.tool.call.arguments"] == '{"query": "tea"}'
 
 
 @fragment(TRACES, "cloud.langfuse.com", faked="Langfuse is a receiver of OTLP")
-def sent_to_langfuse(world: World) -> Steps:
+def traces_to_langfuse(world: World) -> Steps:
     world.patch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "")
     with collector(world) as (server, handles):
         yield {"public_key": "pk-1", "secret_key": "sk-1"}
         searching().invoke(QUESTION)
         handles[0].shutdown()
-        assert {one.path for one in server.received} == {"/api/public/otel/v1/traces"}
+        assert {request.path for request in server.received} == {"/api/public/otel/v1/traces"}
         keys = b64encode(b"pk-1:sk-1").decode()
-        assert {one.headers["authorization"] for one in server.received} == {f"Basic {keys}"}
+        assert {request.headers["authorization"] for request in server.received} == {f"Basic {keys}"}
         assert "execute_tool search" in spans(server)
 
 
 @fragment(TRACES, "import logfire", faked="logfire is not installed: a module of its name sets a provider, as it does")
-def traced_by_logfire(world: World) -> Steps:
+def traces_by_logfire(world: World) -> Steps:
     (world.folder / "logfire.py").write_text(LOGFIRE)
     world.patch.syspath_prepend(world.folder)
     world.patch.setattr(opentelemetry.trace, "_TRACER_PROVIDER", None)
@@ -115,7 +115,7 @@ def configure():
 
 
 @fragment(TRACES, "meta=carrier()", faked="the SDK's client does not add the context itself, as other clients")
-async def traced_client(world: World) -> AsyncSteps:
+async def client_with_traces(world: World) -> AsyncSteps:
     server = MCPServer[Any]("warehouse")
 
     @server.tool()
@@ -126,16 +126,16 @@ async def traced_client(world: World) -> AsyncSteps:
     async with Client(server) as client:
         names = yield {"client": client}
         with TracerProvider().get_tracer("test").start_as_current_span("order") as span:
-            sent = await names["stock"]("tea")
-    assert f"{span.get_span_context().trace_id:032x}" in sent
+            traceparent = await names["stock"]("tea")
+    assert f"{span.get_span_context().trace_id:032x}" in traceparent
 
 
 @fragment(TRACES, "continue_trace(ctx", faked="the SDK's server does not continue the trace itself, as other servers")
-async def traced_server(world: World) -> AsyncSteps:
-    seen: list[int] = []
+async def server_with_traces(world: World) -> AsyncSteps:
+    trace_ids: list[int] = []
 
     async def look_up(article: str) -> str:
-        seen.append(opentelemetry.trace.get_current_span().get_span_context().trace_id)
+        trace_ids.append(opentelemetry.trace.get_current_span().get_span_context().trace_id)
         return f"7 of {article}"
 
     world.patch.setattr("mcp.server._otel.extract_trace_context", lambda meta: None)
@@ -143,9 +143,9 @@ async def traced_server(world: World) -> AsyncSteps:
     yield {"server": server, "look_up": look_up}
     meta: Any = {"traceparent": f"00-{'7' * 32}-{'1' * 16}-01"}
     async with Client(server) as client:
-        found = await client.call_tool("stock", {"article": "tea"}, meta=meta)
-    assert found.content[0].text == "7 of tea"
-    assert seen == [int("7" * 32, 16)]
+        result = await client.call_tool("stock", {"article": "tea"}, meta=meta)
+    assert result.content[0].text == "7 of tea"
+    assert trace_ids == [int("7" * 32, 16)]
 
 
 @fragment("docs/how-to/prometheus-and-grafana.md", "observe(circuits)", after_page=True)
@@ -173,7 +173,7 @@ async def circuits(world: World) -> AsyncSteps:
 
 
 @fragment("docs/how-to/secrets.md", "LangChainTracer", after_page=True, faked="LangSmith is a receiver on loopback")
-def cleared_for_langsmith(world: World) -> Steps:
+def redaction_for_langsmith(world: World) -> Steps:
     from langsmith.utils import get_env_var
 
     with receiver() as server:
@@ -188,9 +188,9 @@ def cleared_for_langsmith(world: World) -> Steps:
             names["client"].flush()
         finally:
             get_env_var.cache_clear()
-    sent = b"".join(plain(one) for one in server.received)
-    assert b"all about card" in sent
-    assert b"5555" not in sent
+    body = b"".join(plain(request) for request in server.received)
+    assert b"all about card" in body
+    assert b"5555" not in body
 
 
 def plain(request: Any) -> bytes:

@@ -32,9 +32,9 @@ class _ToLoopback(httpcore2.AnyIOBackend):  # type: ignore[misc, unused-ignore]
 
     port = 0
 
-    async def connect_tcp(self, host: str, port: int, *rest: Any, **options: Any) -> Any:
+    async def connect_tcp(self, host: str, port: int, *args: Any, **options: Any) -> Any:
         assert (host, port) == (PUBLIC, 443)
-        return await super().connect_tcp("127.0.0.1", self.port, *rest, **options)
+        return await super().connect_tcp("127.0.0.1", self.port, *args, **options)
 
 
 @contextmanager

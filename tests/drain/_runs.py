@@ -16,8 +16,8 @@ class Fallen:
         self.errors: list[DrainingError] = []
         self.results: list[Any] = []
 
-    async def run(self, work: Any, *args: Any) -> None:
+    async def run(self, call: Any, *args: Any) -> None:
         try:
-            self.results.append(await work(*args))
+            self.results.append(await call(*args))
         except DrainingError as error:
             self.errors.append(error)

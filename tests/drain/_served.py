@@ -20,7 +20,7 @@ app = runpy.run_path(str(ROOT / "examples" / "drained_service.py"))["service"](
 def program(server: str, backend: str, port: int) -> str:
     """Return the page's program for a server, a backend and a port on loopback."""
     blocks = re.findall(r"^```python no-run\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
-    [block] = [one for one in blocks if re.search(rf"^(from|import) {server}\b", one, re.M)]
+    [block] = [code for code in blocks if re.search(rf"^(from|import) {server}\b", code, re.M)]
     block = block.replace("uvicorn.run(app)", f'uvicorn.run(app, host="127.0.0.1", port={port})')
     text = re.sub(r"^from service import app.*$", "", block, flags=re.M).replace("0.0.0.0:8000", f"127.0.0.1:{port}")
     if backend == "trio":

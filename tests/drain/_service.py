@@ -57,8 +57,8 @@ class Service:
     """Service of the example in its own process."""
 
     def __init__(self, directory: Path, seconds: float, command: Command = the_example) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as found:
-            self.port = found.getsockname()[1]
+        with socket.create_server(("127.0.0.1", 0)) as probe:
+            self.port = probe.getsockname()[1]
         self.log = directory / f"log-{self.port}"
         variables = {**os.environ, "DIRECTORY": str(directory), "SECONDS": str(seconds)}
         with self.log.open("w") as log:
@@ -94,15 +94,15 @@ class Service:
     @property
     def group(self) -> list[int]:
         """Return the remaining processes of the service."""
-        found = []
+        pids = []
         for stat in Path("/proc").glob("[0-9]*/stat"):
             try:
                 fields = stat.read_text().rpartition(")")[2].split()
             except OSError:
                 continue
             if int(fields[3]) == self.process.pid and fields[0] != "Z":
-                found.append(int(stat.parent.name))
-        return found
+                pids.append(int(stat.parent.name))
+        return pids
 
     def remaining(self, seconds: float = 5.0) -> list[int]:
         """Return the processes of the service that have not ended this many seconds after its first process.
@@ -110,9 +110,9 @@ class Service:
         Python's tracker of resources ends a moment after the process that started it.
         """
         until = time.monotonic() + seconds
-        while (found := self.group) and time.monotonic() < until:
+        while (pids := self.group) and time.monotonic() < until:
             time.sleep(0.02)
-        return found
+        return pids
 
     def refuses_connections(self) -> bool:
         """Return whether the server has closed its port."""
@@ -128,11 +128,11 @@ class Service:
 
 
 @contextmanager
-def started(directory: Path, seconds: float = 20.0, command: Command = the_example) -> Iterator[Service]:
-    found = Service(directory, seconds, command)
+def running_service(directory: Path, seconds: float = 20.0, command: Command = the_example) -> Iterator[Service]:
+    service = Service(directory, seconds, command)
     try:
-        yield found
+        yield service
     finally:
-        for pid in found.group:
+        for pid in service.group:
             os.kill(pid, signal.SIGKILL)
-        found.process.wait(10)
+        service.process.wait(10)

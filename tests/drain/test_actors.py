@@ -28,10 +28,10 @@ WAIT = 100
 class Desk(Actor):
     """Actor whose handlers take a given time and can ask another actor to work."""
 
-    def __init__(self, other: Any = None) -> None:
+    def __init__(self, peer: Any = None) -> None:
         self.done: list[str] = []
         self.cleaned = 0
-        self.other = other
+        self.peer = peer
         self.owed: list[Reply[str]] = []
 
     @handler
@@ -68,81 +68,83 @@ class Peers:
     tree: Any
 
 
-async def _gone(work: Any, kind: type[Exception], told: str, found: list[str]) -> None:
-    with pytest.raises(kind, match=told):
-        await work
-    found.append(kind.__name__)
+async def _expect_end(request: Any, kind: type[Exception], pattern: str, kinds: list[str]) -> None:
+    with pytest.raises(kind, match=pattern):
+        await request
+    kinds.append(kind.__name__)
 
 
 async def test_what_actors_were_asked_is_answered_and_nothing_else_begins() -> None:
-    found: list[Any] = []
+    results: list[Any] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()], name="office") as tree, anyio.create_task_group() as group:
             for name in "abc":
-                group.start_soon(keep, found, tree[Desk].work(name))
+                group.start_soon(keep, results, tree[Desk].work(name))
                 await anyio.sleep(0.1)
-            group.start_soon(keep, found, tree.drain(10))
+            group.start_soon(keep, results, tree.drain(10))
             await anyio.sleep(0.1)
             with pytest.raises(ActorGoneError, match="Desk is being drained") as gone:
                 await tree[Desk].work("late")
     assert gone.value.ended == "unavailable"
-    assert {str(one) for one in found} == {"a", "b", "c", str(Drained(finished=3))}
+    assert {str(result) for result in results} == {"a", "b", "c", str(Drained(finished=3))}
 
 
 async def test_what_they_ask_each_other_to_answer_still_begins() -> None:
-    peers, found = Peers(), list[Any]()
+    peers, results = Peers(), list[Any]()
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk(), child(Desk(), name="other")]) as tree, anyio.create_task_group() as group:
             peers.tree = tree
-            group.start_soon(keep, found, tree["Desk"].have_done(peers, "done"))
+            group.start_soon(keep, results, tree["Desk"].have_done(peers, "done"))
             await anyio.sleep(1)
             report = await tree.drain(10)
-    assert found == ["done"]
+    assert results == ["done"]
     assert report == Drained(finished=1)
 
 
 async def test_what_does_not_finish_is_unknown_and_what_had_not_begun_is_not() -> None:
-    told: list[str] = []
+    kinds: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
             desk = tree[Desk]
-            group.start_soon(_gone, desk.work("a", 1000.0), ActorDiedError, "Desk was drained", told)
+            group.start_soon(_expect_end, desk.work("a", 1000.0), ActorDiedError, "Desk was drained", kinds)
             await anyio.sleep(1)
-            group.start_soon(_gone, desk.work("b"), ActorGoneError, "Desk was drained", told)
+            group.start_soon(_expect_end, desk.work("b"), ActorGoneError, "Desk was drained", kinds)
             await anyio.sleep(1)
             report = await tree.drain(1)
             [unit] = tree._tree.units  # type: ignore[union-attr]
             assert unit.cell.is_idle  # type: ignore[attr-defined]
             assert unit._incarnation.actor.cleaned == 1  # type: ignore[attr-defined]
-    assert sorted(told) == ["ActorDiedError", "ActorGoneError"]
+    assert sorted(kinds) == ["ActorDiedError", "ActorGoneError"]
     assert report == Drained(ended=2, unknown=(UnknownCall(tool="Desk.work"),))
 
 
 @pytest.mark.parametrize("name", ["fragile", "later"])
 async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ended_too(name: str) -> None:
-    told: list[str] = []
+    kinds: list[str] = []
     with anyio.fail_after(WAIT):
         async with Supervisor([Desk()]) as tree, anyio.create_task_group() as group:
-            group.start_soon(_gone, getattr(tree[Desk], name)(), ActorDiedError, "nobody knows|drained|cancel", told)
+            group.start_soon(
+                _expect_end, getattr(tree[Desk], name)(), ActorDiedError, "nobody knows|drained|cancel", kinds
+            )
             await anyio.sleep(1)
             report = await tree.drain(0)
-    assert told == ["ActorDiedError"]
-    assert [one.tool for one in report.unknown] == [f"Desk.{name}"]
+    assert kinds == ["ActorDiedError"]
+    assert [call.tool for call in report.unknown] == [f"Desk.{name}"]
 
 
 async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> None:
-    found: list[Any] = []
+    results: list[Any] = []
     with anyio.fail_after(WAIT):
         async with keyed(Desk, cap=1) as desks, anyio.create_task_group() as group:
             for key in "ab":
-                group.start_soon(keep, found, desks[key].work(key))
+                group.start_soon(keep, results, desks[key].work(key))
                 await anyio.sleep(0.1)
-            group.start_soon(keep, found, desks.drain(10))
+            group.start_soon(keep, results, desks.drain(10))
             await anyio.sleep(0.1)
             for key in "az":
                 with pytest.raises(ActorGoneError, match="is being drained"):
                     await desks[key].work("late")
-    assert {str(one) for one in found} == {"a", "b", str(Drained(finished=2))}
+    assert {str(result) for result in results} == {"a", "b", str(Drained(finished=2))}
 
 
 async def test_a_supervisor_that_is_not_running_cannot_be_drained_and_one_that_runs_again_is_not() -> None:

@@ -25,11 +25,11 @@ class Here:
 
     def __init__(self) -> None:
         self.bodies = EngineOperations("engine")
-        self._place = anyio.CapacityLimiter(1)
+        self._slot = anyio.CapacityLimiter(1)
 
     async def run_body(self, body: Body) -> Any:
         with self.bodies.running(body, grace=1.0) as noted:
-            async with self._place:
+            async with self._slot:
                 assert noted.on_begin is not None
                 noted.on_begin()
                 return await noted.fn(*noted.args)
@@ -40,18 +40,18 @@ async def _seconds(seconds: float) -> float:
     return seconds
 
 
-def _body(seconds: float, call_id: str | None = None, **more: Any) -> Body:
-    return Body(fn=_seconds, args=(seconds,), title="seconds", call_id=call_id, **more)
+def _body(seconds: float, call_id: str | None = None, **fields: Any) -> Body:
+    return Body(fn=_seconds, args=(seconds,), title="seconds", call_id=call_id, **fields)
 
 
 async def test_bodies_that_run_finish_and_no_other_begins() -> None:
     """A new call is told that it did not begin, and why."""
-    engine, found = Here(), list[Any]()
+    engine, results = Here(), list[Any]()
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(keep, found, engine.run_body(_body(2.0)))
+            group.start_soon(keep, results, engine.run_body(_body(2.0)))
             await anyio.sleep(1)
-            group.start_soon(keep, found, engine.bodies.drain(10))
+            group.start_soon(keep, results, engine.bodies.drain(10))
             await anyio.sleep(0.5)
             with pytest.raises(EngineError, match="its engine is being drained") as refused:
                 await engine.run_body(_body(1.0))
@@ -60,7 +60,7 @@ async def test_bodies_that_run_finish_and_no_other_begins() -> None:
         engine.bodies.check_open("an actor")
     engine.bodies.reopen()
     assert await engine.run_body(_body(1.0)) == 1.0
-    assert found == [2.0, Drained(finished=1)]
+    assert results == [2.0, Drained(finished=1)]
 
 
 async def test_a_body_that_does_not_finish_is_unknown_and_one_that_waits_is_not() -> None:
@@ -167,14 +167,14 @@ async def test_an_agent_is_drained_before_the_engine_of_its_tools() -> None:
     node = ToolNode([_seconds_long], policies={"_seconds_long": CallPolicy(runs_in=engine)})
     model = ScriptedModel([calls(("_seconds_long", {"seconds": 0.2}))] * 2 + ["done"])
     agent = create_react_agent(model, node)
-    found: list[Any] = []
+    results: list[Any] = []
     async with engine, agent, anyio.create_task_group() as group:
-        group.start_soon(keep, found, agent.ainvoke({"messages": [("user", "go")]}))
+        group.start_soon(keep, results, agent.ainvoke({"messages": [("user", "go")]}))
         while not engine.bodies:
             await anyio.sleep(0.01)
         async with drain_on_signal(agent, engine) as shutdown:
             pass
-    assert found[0]["messages"][-1].content == "done"
+    assert results[0]["messages"][-1].content == "done"
     assert engine.bodies == ["_seconds_long"] * 2
     assert shutdown.report == Drained(finished=1)
 
@@ -200,15 +200,15 @@ async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_
     # pytest imports files under names by which no other process would find them.
     monkeypatch.setattr(sys, "path", [*sys.path, str(Path(__file__).parents[__name__.count(".")])])
     pool = Processes(workers=2, grace=0.2)
-    asked = calls(("sleep_and_tell", {"seconds": 60.0}), ("sleep_and_tell", {"seconds": 0.3}))
+    request = calls(("sleep_and_tell", {"seconds": 60.0}), ("sleep_and_tell", {"seconds": 0.3}))
     policy = CallPolicy(runs_in=pool, on_unknown="fail")
     node = ToolNode([sleep_and_tell], policies={"sleep_and_tell": policy}, handle_tool_errors=True)
-    found: list[Any] = []
+    results: list[Any] = []
     async with node, pool:
         # Both workers import the function now, and not while the drain waits.
         await node.ainvoke([calls(*[("sleep_and_tell", {"seconds": 0.1})] * 2)])
         async with anyio.create_task_group() as group:
-            group.start_soon(keep, found, node.ainvoke([asked]))
+            group.start_soon(keep, results, node.ainvoke([request]))
             while node.statistics().running < 2:
                 await anyio.sleep(0.01)
             report = await pool.drain(1.5)
@@ -217,10 +217,10 @@ async def test_a_pool_of_processes_that_is_drained_ends_what_does_not_finish_by_
         with pytest.raises(EngineError, match="its pool of processes is being drained"):
             async with pool.seat("an actor") as seat:
                 assert isinstance(seat, Seat)
-    [slow, _] = asked.tool_calls
+    [slow, _] = request.tool_calls
     assert report == Drained(finished=1, ended=1, unknown=(UnknownCall(tool="sleep_and_tell", call_id=slow["id"]),))
-    assert [message.status for message in found[0]] == ["error", "success"]
-    assert "its pool of processes was drained" in found[0][0].content
+    assert [message.status for message in results[0]] == ["error", "success"]
+    assert "its pool of processes was drained" in results[0][0].content
     assert pool.pids == []
     async with pool:
         assert await pool.run(os.getpid) != os.getpid()

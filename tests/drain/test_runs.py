@@ -21,21 +21,24 @@ from ._runs import CONFIG, GO, WAIT, Fallen
 
 async def test_a_drained_node_lets_its_calls_finish_and_begins_no_other() -> None:
     """A later call fails at once, so its caller can try another process."""
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     node = ToolNode([recorder.tool("slow", seconds=2)])
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(found.run, node.ainvoke, [calls("slow", "slow")])
+            group.start_soon(outcomes.run, node.ainvoke, [calls("slow", "slow")])
             await until(lambda: recorder.running == 2)
-            group.start_soon(found.run, node.drain, 10)
+            group.start_soon(outcomes.run, node.drain, 10)
             await until(lambda: node._setup.in_flight.is_draining)
             with pytest.raises(
                 DrainingError, match=r"'tools' is being drained: it begins nothing new\. Try another process, or open"
             ):
                 await node.ainvoke([calls("slow")])
-    assert [len(one) if isinstance(one, list) else one for one in found.results] == [2, Drained(finished=1)]
+    assert [len(result) if isinstance(result, list) else result for result in outcomes.results] == [
+        2,
+        Drained(finished=1),
+    ]
     assert recorder.count("started") == 2
-    assert found.errors == []
+    assert outcomes.errors == []
 
 
 async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_told_by_id(
@@ -43,64 +46,64 @@ async def test_calls_that_do_not_finish_in_time_are_ended_with_their_grace_and_t
 ) -> None:
     """Calls that had not begun and idempotent ones are not unknown; one log line lists the others."""
     caplog.set_level(logging.WARNING, "callboard")
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     tools = [recorder.tool("pay", hang=True), recorder.tool("look", hang=True), recorder.tool("quick")]
-    one = Limit(concurrency=1)
-    node = ToolNode(tools, policies={"pay": CallPolicy(limit=one), "look": CallPolicy(idempotent=True)})
-    asked = calls("pay", "pay", "look", "quick")
+    limit = Limit(concurrency=1)
+    node = ToolNode(tools, policies={"pay": CallPolicy(limit=limit), "look": CallPolicy(idempotent=True)})
+    request = calls("pay", "pay", "look", "quick")
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(found.run, node.ainvoke, [asked])
+            group.start_soon(outcomes.run, node.ainvoke, [request])
             await until(lambda: recorder.running == 2)
             report = await node.drain(1)
-    assert report == Drained(ended=1, unknown=(UnknownCall(tool="pay", call_id=asked.tool_calls[0]["id"]),))
+    assert report == Drained(ended=1, unknown=(UnknownCall(tool="pay", call_id=request.tool_calls[0]["id"]),))
     assert report.exit_code == 4
-    assert [error.begun for error in found.errors] == [True]
+    assert [error.begun for error in outcomes.errors] == [True]
     assert recorder.running == 0
     [line] = [record.getMessage() for record in caplog.records]
     assert line == f"the node 'tools' was drained: {report}"
-    assert asked.tool_calls[0]["id"] in line
+    assert request.tool_calls[0]["id"] in line
 
 
 async def test_a_run_that_still_prepares_its_calls_is_ended_before_any_call_begins() -> None:
     """A large batch is prepared in portions: a drain may end it in between, when it has no task to cancel yet."""
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     node = ToolNode([recorder.tool("quick")])
-    asked = [calls(*["quick"] * 900)]
+    messages = [calls(*["quick"] * 900)]
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(found.run, node.ainvoke, asked)
+            group.start_soon(outcomes.run, node.ainvoke, messages)
             while not node._setup.in_flight._operations:
                 await anyio.lowlevel.checkpoint()
             report = await node.drain(0)
     assert report == Drained(ended=1)
-    assert [error.begun for error in found.errors] == [True]
+    assert [error.begun for error in outcomes.errors] == [True]
     assert recorder.count("started") == 0
 
 
 async def test_what_has_finished_in_a_run_that_is_ended_is_in_its_ledger() -> None:
     """A finished result must not be lost because a concurrent call was ended."""
-    recorder, found, ledger = Recorder(), Fallen(), dict[str, Any]()
+    recorder, outcomes, ledger = Recorder(), Fallen(), dict[str, Any]()
     node = ToolNode([recorder.tool("stuck", hang=True), recorder.tool("quick")])
-    asked = [calls("stuck", "quick")]
+    messages = [calls("stuck", "quick")]
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
 
             async def run() -> None:
-                await node.ainvoke(asked, ledger=ledger)
+                await node.ainvoke(messages, ledger=ledger)
 
-            group.start_soon(found.run, run)
+            group.start_soon(outcomes.run, run)
             await until(lambda: recorder.count("finished") == 1)
             await node.drain(0)
     assert recorder.count("started", "quick") == 1
-    again = ToolNode([recorder.tool("stuck"), recorder.tool("quick")])
-    await again.ainvoke(asked, ledger=ledger)
+    second_node = ToolNode([recorder.tool("stuck"), recorder.tool("quick")])
+    await second_node.ainvoke(messages, ledger=ledger)
     assert recorder.count("started", "quick") == 1
     assert recorder.count("started", "stuck") == 2
 
 
 async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
 
     async def outer() -> str:
         """Ask for another call when it is drained."""
@@ -111,28 +114,28 @@ async def test_calls_of_a_tool_that_runs_its_own_node_still_begin() -> None:
     node = ToolNode([outer, recorder.tool("inner", returns="found")])
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(found.run, node.ainvoke, [calls("outer")])
+            group.start_soon(outcomes.run, node.ainvoke, [calls("outer")])
             await until(lambda: node.statistics().running == 1)
             report = await node.drain(10)
     assert report == Drained(finished=1)
-    assert [message.content for message in found.results[0]] == ["found"]
+    assert [message.content for message in outcomes.results[0]] == ["found"]
 
 
 @pytest.mark.real_clock
 async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), calls("slow"), "done"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer=InMemorySaver())
     async with anyio.create_task_group() as group:
-        group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
+        group.start_soon(outcomes.run, agent.ainvoke, GO, CONFIG)
         await until(lambda: recorder.running == 1)
-        group.start_soon(found.run, agent.drain)
+        group.start_soon(outcomes.run, agent.drain)
         await anyio.wait_all_tasks_blocked()
         with pytest.raises(DrainingError, match="the agent 'LangGraph' is being drained") as refused:
             await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
     assert not refused.value.begun
-    assert found.results[0]["messages"][-1].content == "done"
-    assert found.results[1] == Drained(finished=1)
+    assert outcomes.results[0]["messages"][-1].content == "done"
+    assert outcomes.results[1] == Drained(finished=1)
 
 
 @pytest.mark.real_clock
@@ -142,23 +145,23 @@ async def test_a_drained_agent_takes_its_runs_to_their_end() -> None:
 async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what_is_unknown(
     policy: CallPolicy, begun_again: int
 ) -> None:
-    recorder, found, saver = Recorder(), Fallen(), InMemorySaver()
-    asked = calls("pay", "quick")
+    recorder, outcomes, saver = Recorder(), Fallen(), InMemorySaver()
+    request = calls("pay", "quick")
 
-    def agent(model: ScriptedModel, **how: Any) -> Any:
-        tools = [recorder.tool("pay", **how), recorder.tool("quick")]
+    def agent(model: ScriptedModel, **options: Any) -> Any:
+        tools = [recorder.tool("pay", **options), recorder.tool("quick")]
         return create_react_agent(model, ToolNode(tools, policies={"pay": policy}), checkpointer=saver)
 
-    first = agent(ScriptedModel([asked]), hang=True)
+    first = agent(ScriptedModel([request]), hang=True)
     async with anyio.create_task_group() as group:
-        group.start_soon(found.run, first.ainvoke, GO, CONFIG)
+        group.start_soon(outcomes.run, first.ainvoke, GO, CONFIG)
         await until(lambda: recorder.count("finished") == 1)
         report = await first.drain(0.05)
     result = await agent(ScriptedModel(["done"])).ainvoke(None, CONFIG)
 
-    [pay, _] = asked.tool_calls
+    [pay, _] = request.tool_calls
     assert report == Drained(ended=1, unknown=(UnknownCall(tool="pay", call_id=pay["id"], thread_id="t"),))
-    assert [error.begun for error in found.errors] == [True]
+    assert [error.begun for error in outcomes.errors] == [True]
     assert recorder.count("started", "quick") == 1
     assert recorder.count("started", "pay") == 1 + begun_again
     assert result["messages"][-1].content == "done"
@@ -167,10 +170,10 @@ async def test_a_run_that_was_ended_goes_on_elsewhere_and_its_journal_knows_what
 @pytest.mark.real_clock
 async def test_a_run_that_waits_for_its_model_is_ended_and_nothing_of_it_is_unknown() -> None:
     """The run continues later by calling the model again."""
-    found, saver = Fallen(), InMemorySaver()
+    outcomes, saver = Fallen(), InMemorySaver()
     agent = create_react_agent(ScriptedModel(["late"], delay=60), [], checkpointer=saver)
     async with anyio.create_task_group() as group:
-        group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
+        group.start_soon(outcomes.run, agent.ainvoke, GO, CONFIG)
         await until(lambda: agent._runner.in_flight._operations)
         report = await agent.drain(0.1)
     result = await create_react_agent(ScriptedModel(["here"]), [], checkpointer=saver).ainvoke(None, CONFIG)
@@ -197,9 +200,9 @@ async def test_the_unknown_calls_of_a_drain_are_in_each_report(on_error: Any) ->
         raise ValueError("no such account")
 
     node = ToolNode([make(pay), make(fail)], handle_tool_errors=False, on_error=on_error)
-    asked = [tool_call("pay", "quick", clean_up=0), tool_call("pay", "slow", clean_up=1)]
+    batch = [tool_call("pay", "quick", clean_up=0), tool_call("pay", "slow", clean_up=1)]
     if on_error == "finish":
-        asked.append(tool_call("fail", "failed"))
+        batch.append(tool_call("fail", "failed"))
     reports: list[Drained] = []
 
     async def drain(after: float) -> None:
@@ -211,8 +214,10 @@ async def test_the_unknown_calls_of_a_drain_are_in_each_report(on_error: Any) ->
             group.start_soon(drain, 0.1)
             group.start_soon(drain, 0.5)
             with pytest.raises(ValueError if on_error == "finish" else DrainingError):
-                await node.ainvoke(asked)
-    assert [(one.ended, [call.call_id for call in one.unknown]) for one in reports] == [(1, ["quick", "slow"])] * 2
+                await node.ainvoke(batch)
+    assert [(report.ended, [call.call_id for call in report.unknown]) for report in reports] == [
+        (1, ["quick", "slow"])
+    ] * 2
 
 
 @pytest.mark.real_clock
@@ -233,7 +238,7 @@ async def test_a_run_that_sync_code_has_started_is_waited_for_and_ended_too() ->
             group.start_soon(anyio.to_thread.run_sync, run, name)
         await until(lambda: recorder.count("started") == 2)
         report = await node.drain(1)
-    assert (report.finished, report.ended, [one.tool for one in report.unknown]) == (1, 1, ["stuck"])
+    assert (report.finished, report.ended, [call.tool for call in report.unknown]) == (1, 1, ["stuck"])
     assert sorted(map(str, results)) == ["True", "ok"] or results[-1] is True
 
 
@@ -260,15 +265,15 @@ async def test_a_stream_that_is_ended_says_so_to_its_reader_whether_it_reads_on_
                 async for chunk in stream:
                     assert chunk["event"] == "tool-error"
     assert ended.value.begun
-    assert [(one.ended, len(one.unknown)) for one in reports] == [(1, 1)]
+    assert [(report.ended, len(report.unknown)) for report in reports] == [(1, 1)]
 
 
 async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> None:
     agent = create_react_agent(ScriptedModel(["no"]), [])
     await agent.drain()
 
-    found = await agent.abatch([GO, GO], return_exceptions=True)
-    assert [isinstance(one, DrainingError) and not one.begun for one in found] == [True, True]
+    results = await agent.abatch([GO, GO], return_exceptions=True)
+    assert [isinstance(result, DrainingError) and not result.begun for result in results] == [True, True]
 
 
 @given(
@@ -279,15 +284,15 @@ async def test_several_inputs_of_a_drained_agent_are_refused_one_by_one() -> Non
 async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
     runs: list[tuple[int, int, bool]], drained_at: int, timeout: int
 ) -> None:
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     tools = [recorder.tool(name, seconds=float) for name in ("once", "again")]
     node = ToolNode(tools, policies={"again": CallPolicy(idempotent=True)})
     reports: list[Drained] = []
 
-    async def run(begins: int, seconds: int, again: bool) -> None:
+    async def run(begins: int, seconds: int, may_repeat: bool) -> None:
         await anyio.sleep(begins)
-        asked = calls(("again" if again else "once", {"query": str(seconds)}))
-        await found.run(node.ainvoke, [asked])
+        request = calls(("again" if may_repeat else "once", {"query": str(seconds)}))
+        await outcomes.run(node.ainvoke, [request])
 
     async def drain() -> None:
         await anyio.sleep(drained_at + 0.5)
@@ -297,19 +302,19 @@ async def test_whenever_it_comes_a_drain_accounts_for_each_run_once(
     with anyio.fail_after(1000):
         async with anyio.create_task_group() as group:
             group.start_soon(drain)
-            for one in runs:
-                group.start_soon(run, *one)
+            for planned_run in runs:
+                group.start_soon(run, *planned_run)
 
     end = drained_at + 0.5 + timeout
-    before = [one for one in runs if one[0] <= drained_at]
-    waited_for = [one for one in before if one[0] + one[1] > drained_at + 0.5]
-    ended = [one for one in waited_for if one[0] + one[1] > end]
+    before = [planned_run for planned_run in runs if planned_run[0] <= drained_at]
+    waited_for = [planned_run for planned_run in before if planned_run[0] + planned_run[1] > drained_at + 0.5]
+    ended = [planned_run for planned_run in waited_for if planned_run[0] + planned_run[1] > end]
     assert reports[0].finished == len(waited_for) - len(ended)
     assert reports[0].ended == len(ended)
-    assert len(reports[0].unknown) == sum(not again for _, _, again in ended)
-    assert [error.begun for error in found.errors].count(True) == len(ended)
-    assert [error.begun for error in found.errors].count(False) == len(runs) - len(before)
-    assert len(found.results) == len(before) - len(ended)
+    assert len(reports[0].unknown) == sum(not repeatable for _, _, repeatable in ended)
+    assert [error.begun for error in outcomes.errors].count(True) == len(ended)
+    assert [error.begun for error in outcomes.errors].count(False) == len(runs) - len(before)
+    assert len(outcomes.results) == len(before) - len(ended)
 
 
 @pytest.mark.parametrize("timeout", [-1, float("nan")])
@@ -326,15 +331,15 @@ async def test_a_timeout_out_of_range_is_refused_and_nothing_is_drained(timeout:
 @pytest.mark.real_clock
 async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again() -> None:
     """`aclose` must not take the database from running calls."""
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)], checkpointer="sqlite:///:memory:")
     async with anyio.create_task_group() as group:
-        group.start_soon(found.run, agent.ainvoke, GO, CONFIG)
+        group.start_soon(outcomes.run, agent.ainvoke, GO, CONFIG)
         await until(lambda: recorder.running == 1)
         await agent.aclose()
 
-        assert [one["messages"][-1].content for one in found.results] == ["done"]
+        assert [state["messages"][-1].content for state in outcomes.results] == ["done"]
     result = await agent.ainvoke(GO, {"configurable": {"thread_id": "other"}})
     await agent.aclose()
     assert result["messages"][-1].content == "again"
@@ -343,12 +348,12 @@ async def test_an_agent_that_is_closed_waits_for_its_runs_and_may_be_used_again(
 @pytest.mark.real_clock
 async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_is_entered_begins_again() -> None:
     """Actors and databases are closed after the runs; entering the block again starts new ones."""
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     model = ScriptedModel([calls("slow"), "done", "again"])
     agent = create_react_agent(model, [recorder.tool("slow", seconds=0.2)])
     async with anyio.create_task_group() as group:
         async with agent:
-            group.start_soon(found.run, agent.ainvoke, GO)
+            group.start_soon(outcomes.run, agent.ainvoke, GO)
             await until(lambda: recorder.running == 1)
         assert recorder.running == 0
     await agent.drain()
@@ -357,7 +362,7 @@ async def test_a_block_of_an_agent_that_is_left_waits_for_its_runs_and_one_that_
     async with agent:
         result = await agent.ainvoke(GO)
     assert result["messages"][-1].content == "again"
-    assert len(found.results) == 1
+    assert len(outcomes.results) == 1
 
 
 @pytest.mark.real_clock
@@ -380,11 +385,11 @@ def test_sync_code_closes_an_agent_when_the_runs_of_other_threads_have_ended() -
 @pytest.mark.real_clock
 async def test_sync_code_that_would_wait_for_a_run_of_the_loop_it_blocks_is_told_so() -> None:
     """A run cannot end while synchronous code blocks its event loop and waits for it."""
-    recorder, found = Recorder(), Fallen()
+    recorder, outcomes = Recorder(), Fallen()
     agent = create_react_agent(ScriptedModel([calls("slow"), "done"]), [recorder.tool("slow", seconds=0.1)])
     async with anyio.create_task_group() as group:
-        group.start_soon(found.run, agent.ainvoke, GO)
+        group.start_soon(outcomes.run, agent.ainvoke, GO)
         await until(lambda: recorder.running == 1)
         with pytest.raises(RuntimeError, match="in the event loop that waits for this: await it there"):
             agent.close()
-    assert len(found.results) == 1
+    assert len(outcomes.results) == 1

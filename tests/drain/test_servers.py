@@ -13,7 +13,7 @@ import anyio
 import httpx2
 import pytest
 
-from ._service import Service, ask, service_of, started, the_example, until, until_asked
+from ._service import Service, ask, running_service, service_of, the_example, until, until_asked
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.hangs_after(180)]
 
@@ -90,7 +90,7 @@ CODES = {"uvicorn": -15}
 """Exit codes after a drain without unknown calls, other than 0; a shell shows -15 as 143."""
 
 
-def told_to_end(service: Service, directory: Path, text: str) -> tuple[Any, int, float]:
+def tell_to_end(service: Service, directory: Path, text: str) -> tuple[Any, int, float]:
     """Send SIGTERM during a call; return the client's answer, the exit code, and the seconds until the end."""
     answers: list[Any] = []
     client = service.post("/rome", text, answers)
@@ -104,17 +104,17 @@ def told_to_end(service: Service, directory: Path, text: str) -> tuple[Any, int,
 
 def tools_to_approve(directory: Path) -> list[str]:
     """Continue the thread in a new process; return the questions about calls whose outcome is unknown."""
-    with started(directory) as again:
-        status, found = ask(again.port, "POST", "/rome")
+    with running_service(directory) as service:
+        status, body = ask(service.port, "POST", "/rome")
     assert status == 200
-    return [question for question in found["questions"] if "This call was begun" in question]
+    return [question for question in body["questions"] if "This call was begun" in question]
 
 
 @pytest.mark.parametrize("name", SERVERS)
 def test_a_call_that_finishes_in_time_is_answered(name: str, tmp_path: Path) -> None:
     """Its client gets the result, and no process remains."""
-    with started(tmp_path, 20, SERVERS[name]()) as service:
-        answer, code, _ = told_to_end(service, tmp_path, "Minerva 2")
+    with running_service(tmp_path, 20, SERVERS[name]()) as service:
+        answer, code, _ = tell_to_end(service, tmp_path, "Minerva 2")
         remaining = service.remaining()
     assert answer == (200, {"answer": "It is booked.", "questions": []})
     assert code == CODES.get(name, 0)
@@ -136,8 +136,8 @@ DRAINED = {
 def test_a_call_that_takes_too_long_is_ended_by_the_drain(name: str, tmp_path: Path) -> None:
     """Its client gets a 503, and the next process asks about the call. Only a program of your own has the exit code."""
     command = the_example if name == "the example" else SERVERS[name]()
-    with started(tmp_path, 0.5, command) as service:
-        answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
+    with running_service(tmp_path, 0.5, command) as service:
+        answer, code, seconds = tell_to_end(service, tmp_path, "Minerva 60")
         remaining = service.remaining()
     log = service.log.read_text()
     assert answer[0] == 503
@@ -160,8 +160,8 @@ CUT_OFF: dict[str, Any] = {
 @pytest.mark.parametrize("name", CUT_OFF)
 def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_path: Path) -> None:
     """gunicorn kills its worker, hypercorn cancels the request. No client gets an answer, and the journal knows."""
-    with started(tmp_path, 20, CUT_OFF[name]()) as service:
-        answer, code, seconds = told_to_end(service, tmp_path, "Minerva 60")
+    with running_service(tmp_path, 20, CUT_OFF[name]()) as service:
+        answer, code, seconds = tell_to_end(service, tmp_path, "Minerva 60")
         remaining = service.remaining()
     assert isinstance(answer, Exception)
     assert code == 0
@@ -174,7 +174,7 @@ def test_a_graceful_timeout_that_is_too_short_cuts_the_call_off(name: str, tmp_p
 def test_a_second_sigterm_ends_at_once_what_runs(tmp_path: Path) -> None:
     """A second signal means that there is no time for the drain."""
     answers: list[Any] = []
-    with started(tmp_path, 600) as service:
+    with running_service(tmp_path, 600) as service:
         client = service.post("/rome", "Minerva 600", answers)
         until_asked(tmp_path, "Minerva")
         service.terminate()

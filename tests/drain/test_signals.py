@@ -67,11 +67,11 @@ async def test_a_signal_drains_one_stage_after_the_other_and_ends_the_block(numb
 async def test_a_server_that_hears_signals_is_told_and_leaves_the_block_itself() -> None:
     """Uvicorn leaves the block itself after its clients have their answers."""
     log: list[str] = []
-    heard: list[int] = []
+    numbers: list[int] = []
     is_told = anyio.Event()
 
     def server(number: int, _: object) -> None:
-        heard.append(number)
+        numbers.append(number)
         is_told.set()
 
     with _handler(signal.SIGTERM, server), anyio.fail_after(WAIT):
@@ -80,7 +80,7 @@ async def test_a_server_that_hears_signals_is_told_and_leaves_the_block_itself()
             await is_told.wait()
             await anyio.sleep(5)
             log.append("left by the server")
-    assert heard == [signal.SIGTERM]
+    assert numbers == [signal.SIGTERM]
     assert log == ["agent, 30 s", "agent done", "left by the server"]
     assert shutdown.exit_code == 0
 
@@ -109,7 +109,7 @@ async def test_a_second_signal_ends_what_runs_and_the_report_says_so() -> None:
                 await anyio.sleep_forever()
     assert errors == [True]
     assert log == ["engine, 0 s", "engine done"]
-    assert [one.tool for one in shutdown.report.unknown] == ["stuck"]
+    assert [call.tool for call in shutdown.report.unknown] == ["stuck"]
     assert (shutdown.report.finished, shutdown.report.ended) == (1, 1)
 
 
@@ -178,12 +178,12 @@ def test_in_another_thread_things_are_drained_when_the_block_is_left() -> None:
 
 async def test_what_has_no_drain_is_refused_before_anything_begins() -> None:
     """A missing argument, a class instead of an object, and a timeout out of range are refused."""
-    for wrong, kind, told in (
+    for wrong, kind, pattern in (
         ([], ValueError, "has nothing to drain"),
         ([object()], TypeError, r"takes what has a method drain\(timeout\)"),
         ([ToolNode], TypeError, "takes what has a method"),
     ):
-        with pytest.raises(kind, match=told):
+        with pytest.raises(kind, match=pattern):
             async with drain_on_signal(*wrong):  # type: ignore[arg-type]
                 pass
     with pytest.raises(ValueError, match=r"timeout=...\) must be 0 or more"):
@@ -195,12 +195,12 @@ async def test_what_has_no_drain_is_refused_before_anything_begins() -> None:
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 @pytest.mark.parametrize(
-    ("tool", "seconds", "said", "code"),
+    ("tool", "seconds", "expected", "code"),
     [("pay", 0.5, "paid", 0), ("look", 60.0, "ended, begun=True", 3), ("pay", 60.0, "ended, begun=True", 4)],
 )
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_without_a_server_ends_with_the_code_of_its_drain(
-    backend: str, tool: str, seconds: float, said: str, code: int, number: signal.Signals
+    backend: str, tool: str, seconds: float, expected: str, code: int, number: signal.Signals
 ) -> None:
     """The signal comes from another process while the event loop is idle."""
     command = [sys.executable, "-m", f"{__package__}._script", backend, tool, str(seconds)]
@@ -212,7 +212,7 @@ def test_a_program_without_a_server_ends_with_the_code_of_its_drain(
         assert process.stdout.readline() == "begun\n"
         time.sleep(0.1)
         process.send_signal(number)
-        told, errors = process.communicate(timeout=30)
-    assert told == f"{said}\n"
+        output, errors = process.communicate(timeout=30)
+    assert output == f"{expected}\n"
     assert process.returncode == code
     assert ("unknown: pay (call '" in errors) == (code == 4)

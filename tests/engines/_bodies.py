@@ -11,7 +11,7 @@ import anyio
 
 from callboard import progress, remaining
 
-_kept: list[int] = []
+_numbers: list[int] = []
 
 
 def add(one: int, other: int = 1) -> int:
@@ -69,13 +69,13 @@ def tell() -> float:
 
 async def keep(number: int) -> list[int]:
     """Store a number in this worker process, and return all numbers stored there."""
-    _kept.append(number)
-    return list(_kept)
+    _numbers.append(number)
+    return list(_numbers)
 
 
 async def forget() -> None:
     """Delete the numbers that `keep` has stored in this worker process."""
-    _kept.clear()
+    _numbers.clear()
 
 
 async def where() -> Any:
@@ -86,6 +86,6 @@ async def where() -> Any:
 async def meet(path: str, count: int) -> int:
     """Write to a file, wait until `count` calls have written to it (so all run at once), and return their number."""
     _note(path)
-    while (found := len(_text(path))) < count:
+    while (arrivals := len(_text(path))) < count:
         await anyio.sleep(0.005)
-    return found
+    return arrivals

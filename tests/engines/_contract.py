@@ -105,29 +105,29 @@ class EngineContract:
     async def test_more_than_it_has_room_for_wait_for_their_turn(self) -> None:
         """Run more functions than workers: all must finish, and `on_begin` must be called once for each."""
         begun: list[int] = []
-        found: list[int] = []
+        results: list[int] = []
         async with self._open() as engine, anyio.create_task_group() as group:
 
             async def run(number: int) -> None:
                 body = _body(bodies.add_later, number, 0, on_begin=lambda: begun.append(number))
-                found.append(await engine.run_body(body))
+                results.append(await engine.run_body(body))
 
             for number in range(20):
                 group.start_soon(run, number)
-        assert sorted(found) == sorted(begun) == list(range(20))
+        assert sorted(results) == sorted(begun) == list(range(20))
 
     async def test_deadline_progress_and_log_cross(self, caplog: Any) -> None:
         """Read the deadline, report progress and log in a worker: all must work as in the caller's process."""
-        heard: list[Any] = []
-        with caplog.at_level(logging.WARNING), observe(heard.append):
+        events: list[Any] = []
+        with caplog.at_level(logging.WARNING), observe(events.append):
             async with self._open() as engine:
                 policy = CallPolicy(timeout=20.0, runs_in=engine)
                 node = ToolNode([bodies.tell], policies={"tell": policy})
                 [message] = await node.ainvoke([calls("tell")])
         assert 0 < float(message.content) <= 20
-        told = [(one.message, dict(one.facts)) for one in heard if one.note == "progress"]
-        assert told == [("half", {"done": 1, "total": 2})]
-        assert [one.getMessage() for one in caplog.records if one.name == "callboard.testing.engine"] == [
+        progress = [(record.message, dict(record.facts)) for record in events if record.note == "progress"]
+        assert progress == [("half", {"done": 1, "total": 2})]
+        assert [record.getMessage() for record in caplog.records if record.name == "callboard.testing.engine"] == [
             "from elsewhere"
         ]
 
@@ -147,23 +147,23 @@ class EngineContract:
     async def test_a_body_whose_worker_is_killed_is_unknown_and_its_neighbour_goes_on(self) -> None:
         """Kill a worker: its function's outcome must be unknown, other functions go on, and a new worker starts."""
         async with self._open() as engine, _file() as path, anyio.create_task_group() as group:
-            found: list[BaseException] = []
+            errors: list[BaseException] = []
             sums: list[int] = []
 
-            async def doomed() -> None:
-                found.append(await _error_of(engine, _body(bodies.goes_on, path)))
+            async def run_doomed() -> None:
+                errors.append(await _error_of(engine, _body(bodies.goes_on, path)))
 
             async def neighbour() -> None:
-                while not found:
+                while not errors:
                     sums.append(await engine.run_body(_body(bodies.add_later, 1)))
 
-            group.start_soon(doomed)
+            group.start_soon(run_doomed)
             group.start_soon(neighbour)
             await until(lambda: bool(sums) and len(_text(path).splitlines()) == 2)
             await self.kill(engine, int(_text(path).splitlines()[0]))
-            await until(lambda: bool(found))
-            assert isinstance(found[0], EngineError)
-            assert found[0].ended == "unknown"
+            await until(lambda: bool(errors))
+            assert isinstance(errors[0], EngineError)
+            assert errors[0].ended == "unknown"
             for _ in range(4):
                 assert await engine.run_body(_body(bodies.add, 1)) == 2
 
@@ -195,22 +195,22 @@ class EngineContract:
     async def test_a_seat_whose_worker_is_killed_says_so(self) -> None:
         """Kill a reserved worker: waiting and later callers must get an error, and `until_ended` must return."""
         async with self._open() as engine, _file() as path, engine.seat("owner") as seat:
-            found: list[Any] = []
+            ends: list[Any] = []
 
-            async def doomed() -> None:
-                found.append(await _error_of(seat, _body(bodies.goes_on, path)))
+            async def run_doomed() -> None:
+                ends.append(await _error_of(seat, _body(bodies.goes_on, path)))
 
             async def watch() -> None:
-                found.append(await seat.until_ended())
+                ends.append(await seat.until_ended())
 
             async with anyio.create_task_group() as group:
-                group.start_soon(doomed)
+                group.start_soon(run_doomed)
                 group.start_soon(watch)
                 await until(lambda: len(_text(path)) > 2)
                 await self.kill(engine, await seat.run_body(_body(bodies.where)))
-            [error] = [one for one in found if isinstance(one, EngineError)]
+            [error] = [end for end in ends if isinstance(end, EngineError)]
             assert error.ended == "unknown"
-            assert [one for one in found if isinstance(one, str) and one]
+            assert [end for end in ends if isinstance(end, str) and end]
             later = await _error_of(seat, _body(bodies.where))
             assert isinstance(later, EngineError)
             assert later.ended == "unavailable"

@@ -48,7 +48,7 @@ class FakeEngine:
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise `TypeError` if a function cannot be pickled; `title` names the function in the error."""
-        _pickled(fn, f"{title!r} cannot run elsewhere")
+        _to_bytes(fn, f"{title!r} cannot run elsewhere")
 
     def refuse(self, reason: str) -> None:
         """Refuse to run the next function: `run_body` raises `EngineError` with this reason."""
@@ -62,9 +62,9 @@ class FakeEngine:
         `title` restricts the kill to workers that run a function with this title; `recurs` says that the function has
         killed its worker.
         """
-        for one in [one for one in self._running if title is None or title in one.titles]:
-            one.recurs = recurs
-            one.lose(reason)
+        for execution in [execution for execution in self._running if title is None or title in execution.titles]:
+            execution.recurs = recurs
+            execution.lose(reason)
 
     async def run_body(self, body: Body, /) -> Any:
         """Run a function in this process, and return its result; see `callboard.Engine`."""
@@ -81,18 +81,18 @@ class FakeEngine:
             raise EngineError(body.title, body.call_id, "its engine is not open", ended="unavailable")
         if self._refusals:
             raise EngineError(body.title, body.call_id, self._refusals.pop(0), ended="unavailable")
-        with _lost_with(body, worker):
+        with _lose_with(body, worker):
             return await self._run(body)
         raise AssertionError("it returns, or raises")
 
     async def _run(self, body: Body) -> Any:
-        sent = pickle.loads(_pickled((body.fn, body.args, body.kwargs), f"{body.title!r}: its arguments"))
+        call = pickle.loads(_to_bytes((body.fn, body.args, body.kwargs), f"{body.title!r}: its arguments"))
         self.bodies.append(body.title)
         if body.on_begin is not None:
             body.on_begin()
-        found = await _as_elsewhere(partial(sent[0], *sent[1], **sent[2]), iscoroutinefunction(sent[0]))
+        result = await _as_elsewhere(partial(call[0], *call[1], **call[2]), iscoroutinefunction(call[0]))
         try:
-            return pickle.loads(pickle.dumps(found))
+            return pickle.loads(pickle.dumps(result))
         except Exception as error:
             raise EngineError(body.title, body.call_id, f"it cannot be pickled: {error}", ended="finished") from error
 
@@ -140,13 +140,13 @@ class _FakeSeat(_Running):
 
     @property
     def titles(self) -> Collection[str]:
-        return [title for one in self._bodies for title in one.titles]
+        return [title for body in self._bodies for title in body.titles]
 
     def lose(self, reason: str) -> None:
         self.reason = reason
-        for one in self._bodies:
-            one.recurs = self.recurs
-            one.lose(reason)
+        for body in self._bodies:
+            body.recurs = self.recurs
+            body.lose(reason)
         self._ended.set()
 
     async def run_body(self, body: Body, /) -> Any:
@@ -161,7 +161,7 @@ class _FakeSeat(_Running):
 
 
 @contextmanager
-def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
+def _lose_with(body: Body, worker: set[_Running]) -> Generator[None]:
     running = _Running(body.title)
     worker.add(running)
     try:
@@ -177,17 +177,17 @@ def _lost_with(body: Body, worker: set[_Running]) -> Generator[None]:
 async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
     """Run a function in an empty `contextvars` context with only the data that an engine would send to a worker."""
     # Through JSON and back, as over a pipe: a value that JSON cannot carry fails here, too.
-    here, given = copy_context(), json.loads(json.dumps(inject_context()))
-    found, errors = list[Any](), list[Exception]()
+    context, carrier = copy_context(), json.loads(json.dumps(inject_context()))
+    results, errors = list[Any](), list[Exception]()
 
-    def tell(told: dict[str, Any]) -> None:
-        if "log" not in told:  # the log record was written in this process already
-            here.copy().run(dispatch_event, json.loads(json.dumps(told)))
+    def tell(message: dict[str, Any]) -> None:
+        if "log" not in message:  # the log record was written in this process already
+            context.copy().run(dispatch_event, json.loads(json.dumps(message)))
 
     async def run() -> None:
-        with attach_context(given, tell):
+        with attach_context(carrier, tell):
             try:
-                found.append(await fn() if is_async else await run_sync(fn, abandon_on_cancel=True))
+                results.append(await fn() if is_async else await run_sync(fn, abandon_on_cancel=True))
             except Exception as error:
                 errors.append(error)
 
@@ -195,11 +195,11 @@ async def _as_elsewhere(fn: Callable[[], Any], is_async: bool) -> Any:
         Context().run(group.start_soon, run)
     if errors:
         raise errors.pop()
-    return found[0]
+    return results[0]
 
 
-def _pickled(value: object, what: str) -> bytes:
+def _to_bytes(value: object, subject: str) -> bytes:
     try:
         return pickle.dumps(value)
     except Exception as error:
-        raise TypeError(f"{what} cannot be pickled: {error}") from error
+        raise TypeError(f"{subject} cannot be pickled: {error}") from error

@@ -156,9 +156,9 @@ async def hook(name: str, path: Path) -> str:
 async def config(name: str, path: Path) -> str:
     """A caller puts the value into the config and its metadata."""
     model = ScriptedModel([calls(("take", {"value": 1})), "done"])
-    place = {"configurable": {"thread_id": "1", "tenant": VALUES[name]}, "metadata": {"tenant": VALUES[name]}}
+    thread_config = {"configurable": {"thread_id": "1", "tenant": VALUES[name]}, "metadata": {"tenant": VALUES[name]}}
     async with await build(create_react_agent, model, [take], path) as agent:
-        await agent.ainvoke(GO, place)
+        await agent.ainvoke(GO, thread_config)
         return str((await agent.aget_state(AT)).values["messages"][-1].text)
 
 
@@ -210,12 +210,12 @@ async def row(name: str, path: Path) -> str:
         except StorageError as error:
             return f"StorageError: {error}"
         finally:
-            other = await agent.ainvoke(GO, {"configurable": {"thread_id": "2"}})
-            assert other["messages"][-1].text == "again"
+            second_state = await agent.ainvoke(GO, {"configurable": {"thread_id": "2"}})
+            assert second_state["messages"][-1].text == "again"
         return f"read a {type(state['note']).__name__}"
 
 
-def recorded(*, capture: bool) -> Enter:
+def recorder(*, capture: bool) -> Enter:
     """A recorder writes a call with the value, and a reader reads it."""
 
     async def enter(name: str, path: Path) -> str:
@@ -250,15 +250,15 @@ async def mcp_arguments(name: str, path: Path) -> str:
     """A call of an MCP server's tool has the value as an argument."""
     async with McpServer(_command(name, "stdio"), cwd=ROOT) as server:
         batch = [tool_call("echo", "1", text=VALUES[name]), tool_call("echo", "2", text="whole")]
-        bad, whole = (await ToolNode([server]).ainvoke(batch))["messages"]
-    assert whole.text == "whole"
+        bad, good = (await ToolNode([server]).ainvoke(batch))["messages"]
+    assert good.text == "whole"
     return str(bad.text)
 
 
 async def mcp_result(name: str, path: Path) -> str:
     """An MCP server answers a call with the value."""
     async with McpServer(_command(name, "stdio"), cwd=ROOT) as server:
-        return await _answered_by(server, may_end=name == "16 MB")
+        return await _answer_of(server, may_end=name == "16 MB")
 
 
 async def mcp_result_over_http(name: str, path: Path) -> str:
@@ -269,7 +269,7 @@ async def mcp_result_over_http(name: str, path: Path) -> str:
         port = int(await process.stdout.receive())
         try:
             async with McpServer(f"http://127.0.0.1:{port}/mcp") as server:
-                return await _answered_by(server, may_end=False)
+                return await _answer_of(server, may_end=False)
         finally:
             process.kill()
 
@@ -278,15 +278,15 @@ def _command(name: str, transport: str) -> list[str]:
     return [sys.executable, "-m", "tests.entrances._served", name, transport]
 
 
-async def _answered_by(server: McpServer, *, may_end: bool) -> str:
+async def _answer_of(server: McpServer, *, may_end: bool) -> str:
     """Call a server; a message that is too long to be read may end its session, with all its calls."""
     node = ToolNode([server])
-    bad, whole = (await node.ainvoke([tool_call("echo", "1", text="bad"), tool_call("echo", "2", text="whole")]))[
+    bad, good = (await node.ainvoke([tool_call("echo", "1", text="bad"), tool_call("echo", "2", text="whole")]))[
         "messages"
     ]
-    assert whole.text == "whole" or may_end
-    [again] = (await node.ainvoke([tool_call("echo", "3", text="again")]))["messages"]
-    assert again.text == "again"
+    assert good.text == "whole" or may_end
+    [later] = (await node.ainvoke([tool_call("echo", "3", text="again")]))["messages"]
+    assert later.text == "again"
     return str(bad.text)
 
 

@@ -8,7 +8,7 @@ LEVELS = 10_000
 _WORST_TEXT = '\x1b[3<!--&amp;\u202e\\"'
 
 
-def nested(levels: int) -> Any:
+def nest(levels: int) -> Any:
     """Return a text within this many lists."""
     value: Any = "deep"
     for _ in range(levels):
@@ -22,7 +22,7 @@ VALUES: dict[str, Any] = {
     "65 bits": 2**64,
     "object": object(),
     "16 MB": _WORST_TEXT * 1_000_000,
-    "levels": nested(LEVELS),
+    "levels": nest(LEVELS),
     "1 MB": _WORST_TEXT * 62_000,
 }
 COLUMNS = [*VALUES][:-1]

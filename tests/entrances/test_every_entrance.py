@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from callboard import create_agent, create_react_agent
-from tests.helpers import watched_loop
+from tests.helpers import watch_loop
 
 from . import _entrances as entrances
 from ._values import COLUMNS, LONG
@@ -25,8 +25,8 @@ UNSTORED = "StorageError: .* cannot store .* is a value of the type object"
 UNSTORED_INTEGER = "StorageError: .* cannot store .* is an integer of 65 bits"
 UNSTORED_LEVELS = "StorageError: .* cannot store .* is a value of the type list"
 LOST, LOST_INTEGER = (
-    "its result is lost, because the database cannot store it: .* is " + what
-    for what in ("a value", "an integer of 65")
+    "its result is lost, because the database cannot store it: .* is " + kind_of_value
+    for kind_of_value in ("a value", "an integer of 65")
 )
 REFUSED_ARGUMENTS = (
     "arguments have half of a surrogate pair",
@@ -88,8 +88,8 @@ TABLE = {
             "holds a value that cannot be read: .* [Rr]ecursion",
         ),
     ),
-    "recorder": (entrances.recorded(capture=False), RECORDED),
-    "recorder of values": (entrances.recorded(capture=True), RECORDED),
+    "recorder": (entrances.recorder(capture=False), RECORDED),
+    "recorder of values": (entrances.recorder(capture=True), RECORDED),
     "recording": (entrances.recording, (*("read 2 calls",) * 5, "line 2: damaged: the line is not a JSON object")),
     "arguments for an MCP server": (
         entrances.mcp_arguments,
@@ -155,12 +155,12 @@ WATCHED = [
 async def test_no_long_or_deep_value_holds_the_loop(entrance: str, value: str, tmp_path: Path) -> None:
     """The shortest of some turns counts: the first one imports modules, and a machine with other work adds to each."""
     enter, _ = TABLE[entrance]
-    most = MOST_AT.get(entrance, MOST)
+    limit = MOST_AT.get(entrance, MOST)
     holds: list[float] = []
-    while len(holds) < TURNS and min(holds, default=most) >= most:
+    while len(holds) < TURNS and min(holds, default=limit) >= limit:
         path = tmp_path / str(len(holds))
         path.mkdir()
-        async with watched_loop() as hold:
+        async with watch_loop() as hold:
             await enter(value, path)
         holds.append(hold.longest)
-    assert min(holds) < most
+    assert min(holds) < limit

@@ -24,12 +24,12 @@ def main() -> int:
     worlds = [WORLDS[name] for name in options.world or WORLDS]
     print(f"--seed {seed}", flush=True)
     failures = 0
-    for found in explore(worlds, seed, options.minutes * 60, options.backend or ()):
+    for failure in explore(worlds, seed, options.minutes * 60, options.backend or ()):
         failures += 1
         options.out.mkdir(parents=True, exist_ok=True)
-        script = options.out / f"explore-failure-{found.world.name}-{found.seed}-{found.backend}.py"
-        script.write_text(found.script())
-        print(f"\n{script}: {found.complaints[0]}\n{found.script()}", flush=True)
+        script = options.out / f"explore-failure-{failure.world.name}-{failure.seed}-{failure.backend}.py"
+        script.write_text(failure.script())
+        print(f"\n{script}: {failure.complaints[0]}\n{failure.script()}", flush=True)
         if failures == options.most:
             break
     return 1 if failures else 0

@@ -98,7 +98,7 @@ class Told:
     """The number of tasks that were left after each run."""
     states: list[tuple[str, str]] = field(default_factory=list)
     """Values before and after serialization."""
-    again: set[str] = field(default_factory=set)
+    repeated: set[str] = field(default_factory=set)
     """Calls whose bodies ran again after one had returned, although no plan step had discarded the result."""
     missing: list[str] = field(default_factory=list)
     """Questions that bodies asked and that are missing in the state."""
@@ -107,79 +107,82 @@ class Told:
 
 async def observe(plan: Conversation, make: Callable[..., Any] = ToolNode) -> Told:
     """Play a conversation to its end."""
-    told = Told(plan, enter(Stage(plan.unit)))
+    record = Told(plan, enter(Stage(plan.unit)))
     if plan.saver == "memory":
-        await _converse(told, InMemorySaver(), make)
-        return told
+        await _converse(record, InMemorySaver(), make)
+        return record
     with tempfile.TemporaryDirectory() as folder:
-        await _converse(told, f"sqlite:///{Path(folder, 'agent.db')}", make)
-    return told
+        await _converse(record, f"sqlite:///{Path(folder, 'agent.db')}", make)
+    return record
 
 
-def _replying(told: Told) -> Callable[[list[BaseMessage]], Any]:
-    plan = told.plan
+def _replying(record: Told) -> Callable[[list[BaseMessage]], Any]:
+    plan = record.plan
 
     def reply(messages: list[BaseMessage]) -> Any:
-        told.requests.append(messages)
+        record.requests.append(messages)
         number = sum(isinstance(message, AIMessage) for message in messages)
-        asked = plan.replies[number] if number < len(plan.replies) else ()
-        if not asked:
+        planned_calls = plan.replies[number] if number < len(plan.replies) else ()
+        if not planned_calls:
             return AIMessage(f"text {number}", id=f"ai{number}")
-        return AIMessage("", id=f"ai{number}", tool_calls=told.stage.batch(f"r{number}-", asked))
+        return AIMessage("", id=f"ai{number}", tool_calls=record.stage.batch(f"r{number}-", planned_calls))
 
     return reply
 
 
-async def _converse(told: Told, saver: Any, make: Callable[..., Any]) -> None:
-    plan = told.plan
+async def _converse(record: Told, saver: Any, make: Callable[..., Any]) -> None:
+    plan = record.plan
     node = make(TOOLS, handle_tool_errors=True)
-    model = ScriptedModel([_replying(told)], loop=True)
+    model = ScriptedModel([_replying(record)], loop=True)
     agent = create_react_agent(model, node, checkpointer=saver, version=plan.version)  # type: ignore[arg-type]
     before = live_tasks()
     async with agent:
-        await _rounds(told, agent, before)
-    await told.stage.sleep(10)
-    told.tasks.append(len(live_tasks() - before))
+        await _rounds(record, agent, before)
+    await record.stage.sleep(10)
+    record.tasks.append(len(live_tasks() - before))
 
 
-async def _rounds(told: Told, agent: Any, before: set[Any]) -> None:
-    plan, config = told.plan, {"configurable": {"thread_id": "t"}}
-    acts, said, turns = list(plan.acts), 0, plan.turns
+async def _rounds(record: Told, agent: Any, before: set[Any]) -> None:
+    plan, config = record.plan, {"configurable": {"thread_id": "t"}}
+    acts, turns_said, turns = list(plan.acts), 0, plan.turns
     for _ in range(ROUNDS):
         act = acts.pop(0) if acts else Act("none")
         state = await agent.aget_state(config)
-        if said and act.kind in ("fork", "update"):
+        if turns_said and act.kind in ("fork", "update"):
             # A message that is added from outside ends a waiting run whose calls are open; they are closed when the run
             # continues.
             turns += act.kind == "update" and bool(state.next)
-            config = await _rewrite(told, agent, config, act)
+            config = await _rewrite(record, agent, config, act)
             state = await agent.aget_state(config)
         if state.interrupts and act.kind != "say":
-            given: Any = Command(resume=_answers(state.interrupts, act))
+            run_input: Any = Command(resume=_answers(state.interrupts, act))
         elif (state.next or state.tasks) and act.kind != "say":
-            given = None
-        elif said < turns:
-            given, said = {"messages": [HumanMessage(f"turn {said}", id=f"h{said}-{act.number}")]}, said + 1
+            run_input = None
+        elif turns_said < turns:
+            run_input, turns_said = (
+                {"messages": [HumanMessage(f"turn {turns_said}", id=f"h{turns_said}-{act.number}")]},
+                turns_said + 1,
+            )
         elif state.interrupts or state.next or state.tasks:
             continue  # no message was left to send
         else:
-            told.over, told.messages = True, state.values.get("messages", [])
+            record.over, record.messages = True, state.values.get("messages", [])
             return
-        await _run(told, agent, given, config, act)
-        told.tasks.append(len(live_tasks() - before))
+        await _run(record, agent, run_input, config, act)
+        record.tasks.append(len(live_tasks() - before))
         config = {"configurable": {"thread_id": "t"}}
-        await _note(told, agent, config)
+        await _note(record, agent, config)
 
 
 def _answers(questions: Any, act: Act) -> dict[str, str]:
     chance = Random(act.number)
-    some = chance.sample(list(questions), chance.randint(1, len(questions))) if act.kind == "some" else questions
-    return {one.id: f"yes, {one.value}" for one in some}
+    chosen = chance.sample(list(questions), chance.randint(1, len(questions))) if act.kind == "some" else questions
+    return {question.id: f"yes, {question.value}" for question in chosen}
 
 
-async def _rewrite(told: Told, agent: Any, config: Any, act: Act) -> Any:
+async def _rewrite(record: Told, agent: Any, config: Any, act: Act) -> Any:
     """Continue from a past checkpoint, or add a message; expectations about earlier runs no longer apply."""
-    told.stage.bodies = [body for body in told.stage.bodies if body.how != "returned"]
+    record.stage.bodies = [body for body in record.stage.bodies if body.ending != "returned"]
     if act.kind == "update":
         await agent.aupdate_state(config, {"messages": [HumanMessage("by the way", id=f"u{act.number}")]})
         return config
@@ -187,86 +190,86 @@ async def _rewrite(told: Told, agent: Any, config: Any, act: Act) -> Any:
     return past[act.number % len(past)].config if past else config
 
 
-async def _run(told: Told, agent: Any, given: Any, config: Any, act: Act) -> None:
-    stage = told.stage
-    stage.asked.clear()
-    place, returned = len(stage.bodies), {body.call for body in stage.bodies if body.how == "returned"}
-    with anyio.move_on_after(act.seconds * told.plan.unit if act.kind == "cancel" else None):
+async def _run(record: Told, agent: Any, run_input: Any, config: Any, act: Act) -> None:
+    stage = record.stage
+    stage.open_questions.clear()
+    start, returned = len(stage.bodies), {body.call for body in stage.bodies if body.ending == "returned"}
+    with anyio.move_on_after(act.seconds * record.plan.unit if act.kind == "cancel" else None):
         try:
-            told.results.append(await agent.ainvoke(given, config, durability=told.plan.durability))
+            record.results.append(await agent.ainvoke(run_input, config, durability=record.plan.durability))
         except Exception as error:
-            told.errors.append(error)
+            record.errors.append(error)
     if act.kind != "say":
-        told.again |= returned & {body.call for body in stage.bodies[place:]}
+        record.repeated |= returned & {body.call for body in stage.bodies[start:]}
 
 
-async def _note(told: Told, agent: Any, config: Any) -> None:
+async def _note(record: Told, agent: Any, config: Any) -> None:
     serde, state = JsonPlusSerializer(), await agent.aget_state(config)
-    told.states.append((repr(state.values), repr(serde.loads_typed(serde.dumps_typed(state.values)))))
-    open_ones = {one.value for one in state.interrupts}
+    record.states.append((repr(state.values), repr(serde.loads_typed(serde.dumps_typed(state.values)))))
+    open_ones = {question.value for question in state.interrupts}
     if open_ones:
-        told.missing += sorted(told.stage.asked - open_ones)
+        record.missing += sorted(record.stage.open_questions - open_ones)
 
 
-def no_task_is_left(told: Told) -> list[str]:
+def no_task_is_left(record: Told) -> list[str]:
     """Promise 1: no task is left after each run, and at the end."""
-    return [f"{told.tasks}"] if any(told.tasks) else []
+    return [f"{record.tasks}"] if any(record.tasks) else []
 
 
-def no_body_is_left(told: Told) -> list[str]:
+def no_body_is_left(record: Told) -> list[str]:
     """Promise 1: no body is left running."""
-    return [f"{body}" for body in told.stage.bodies if body.ended is None]
+    return [f"{body}" for body in record.stage.bodies if body.ended is None]
 
 
-def every_request_has_an_answer_for_each_call(told: Told) -> list[str]:
+def every_request_has_an_answer_for_each_call(record: Told) -> list[str]:
     """Promise 2: each request to the model is a history that providers accept."""
-    return [wrong for request in told.requests if (wrong := complaint(request))][:1]
+    return [wrong for request in record.requests if (wrong := complaint(request))][:1]
 
 
-def the_conversation_ends_whole(told: Told) -> list[str]:
+def the_conversation_ends_whole(record: Told) -> list[str]:
     """Promise 2: every call has one message, in order except for messages that were added from outside."""
-    if not told.over:
+    if not record.over:
         return ["it does not end"]
-    if not any(act.kind == "update" for act in told.plan.acts):
-        wrong = complaint(told.messages)
+    if not any(act.kind == "update" for act in record.plan.acts):
+        wrong = complaint(record.messages)
         return [wrong] if wrong else []
-    asked = Counter(call["id"] for message in told.messages for call in getattr(message, "tool_calls", ()))
-    answered = Counter(message.tool_call_id for message in told.messages if isinstance(message, ToolMessage))
-    return [] if asked == answered else [f"asked {asked}, answered {answered}"]
+    requested = Counter(call["id"] for message in record.messages for call in getattr(message, "tool_calls", ()))
+    answered = Counter(message.tool_call_id for message in record.messages if isinstance(message, ToolMessage))
+    return [] if requested == answered else [f"asked {requested}, answered {answered}"]
 
 
-def results_are_their_own(told: Told) -> list[str]:
+def results_are_their_own(record: Told) -> list[str]:
     """Promise 2: no call has another call's result."""
     return [
         f"{message.tool_call_id} returned {message.content!r}"
-        for message in told.messages
+        for message in record.messages
         if message.type == "tool" and message.status == "success" and message.content != result_of(message.tool_call_id)
     ]
 
 
-def answers_reach_their_questions(told: Told) -> list[str]:
+def answers_reach_their_questions(record: Told) -> list[str]:
     """Promise 5: each body gets the answer to its own question."""
-    return told.stage.misled
+    return record.stage.misled
 
 
-def all_questions_surface_together(told: Told) -> list[str]:
+def all_questions_surface_together(record: Told) -> list[str]:
     """Promise 5: when a run has stopped, the state has the open questions of all its bodies."""
-    return told.missing
+    return record.missing
 
 
-def what_finished_does_not_run_again(told: Told) -> list[str]:
+def what_finished_does_not_run_again(record: Told) -> list[str]:
     """Promise 10: a finished call does not run again, even if its run was cancelled."""
-    return [f"{sorted(told.again)}"] if told.again else []
+    return [f"{sorted(record.repeated)}"] if record.repeated else []
 
 
-def no_run_fails(told: Told) -> list[str]:
+def no_run_fails(record: Told) -> list[str]:
     """Errors of tools are messages in these plans, so no run may raise."""
-    return [f"{error!r}" for error in told.errors if not isinstance(error, asyncio.CancelledError)]
+    return [f"{error!r}" for error in record.errors if not isinstance(error, asyncio.CancelledError)]
 
 
-def states_round_trip(told: Told) -> list[str]:
+def states_round_trip(record: Told) -> list[str]:
     """Promise 10: a stored state is read back unchanged."""
-    return [f"{one} came back as {back}" for one, back in told.states if one != back][:1]
+    return [f"{state} came back as {back}" for state, back in record.states if state != back][:1]
 
 
 PROMISES = (
@@ -286,7 +289,7 @@ PROMISES = (
 def play(plan: Conversation, backend: str, make: Callable[..., Any] = ToolNode) -> list[Complaint]:
 
     async def main() -> list[Complaint]:
-        told = await observe(plan, make)
-        return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(told)]
+        record = await observe(plan, make)
+        return [Complaint(promise.__name__, detail) for promise in PROMISES for detail in promise(record)]
 
     return run_on(backend, main, real_clock=plan.saver != "memory")

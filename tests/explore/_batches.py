@@ -79,11 +79,11 @@ class Policy:
     idempotent: bool = False
 
     def policy(self, unit: float) -> CallPolicy:
-        def scaled(seconds: float | None) -> float | None:
+        def scale(seconds: float | None) -> float | None:
             return None if seconds is None else seconds * unit
 
         limit = None if self.bound is None else self.bound.limit(unit)
-        times = scaled(self.timeout), scaled(self.budget), limit, scaled(self.grace)
+        times = scale(self.timeout), scale(self.budget), limit, scale(self.grace)
         return CallPolicy(
             **dict(zip(("timeout", "budget", "limit", "grace"), times, strict=True)), idempotent=self.idempotent
         )
@@ -94,7 +94,7 @@ class Batch:
     """A batch, its policies and middleware, and the way in which it is run."""
 
     calls: tuple[Call, ...]
-    beside: tuple[Call, ...] = ()
+    neighbours: tuple[Call, ...] = ()
     """Another batch of the same node, which runs at the same time."""
     middleware: tuple[str, ...] = ()
     policies: tuple[Policy, ...] = ()
@@ -124,12 +124,12 @@ class Batch:
 def draw(chance: Random, *, threads: bool = False) -> Batch:
     tools = SYNC * 2 + ASYNC if threads else ASYNC
     middleware = (*PASSING, *PASSING, *BUSY, *((*SYNC_MIDDLEWARE, *THEIRS) * 2 if threads else ()))
-    named = chance.sample(tools, chance.choice((0, 1, 1, 2)))
+    tools_with_policy = chance.sample(tools, chance.choice((0, 1, 1, 2)))
     return Batch(
         draw_calls(chance, tools),
-        beside=draw_calls(chance, tools, 3) if chance.random() < 0.2 else (),
+        neighbours=draw_calls(chance, tools, 3) if chance.random() < 0.2 else (),
         middleware=tuple(chance.choice(middleware) for _ in range(chance.choice((0, 0, 1, 1, 2, 4)))),
-        policies=tuple(_draw_policy(chance, tool) for tool in dict.fromkeys(named)),
+        policies=tuple(_draw_policy(chance, tool) for tool in dict.fromkeys(tools_with_policy)),
         timeout=chance.choice((None, None, 0.5, 1.0)),
         bound=_draw_bound(chance),
         grace=chance.choice((5.0, 5.0, 0.5, 0.0)),
@@ -241,8 +241,8 @@ def _middleware(plan: Batch, stage: Stage) -> list[object]:
         if name == "OutputBudget"
         else OURS[name](plan.unit)
         if name in OURS
-        else middleware_of(stage, name, place)
-        for place, name in enumerate(plan.middleware)
+        else middleware_of(stage, name, index)
+        for index, name in enumerate(plan.middleware)
     ]
 
 
@@ -251,84 +251,88 @@ async def observe(plan: Batch, make: MakeNode = ToolNode) -> Seen:
     stage = enter(Stage(plan.unit))
     stage.loop_time = time.monotonic if plan.threads else anyio.current_time
     stage.node = lambda: ToolNode(TOOLS, grace=plan.grace * plan.unit)
-    seen = Seen(plan, stage)
+    record = Seen(plan, stage)
     node = node_of(plan, stage, make)
     before = live_tasks()
-    batches = [("c", plan.calls), *([("d", plan.beside)] if plan.beside else [])]
+    batches = [("c", plan.calls), *([("d", plan.neighbours)] if plan.neighbours else [])]
     async with anyio.create_task_group() as tasks:
         for name, calls in batches:
             counts = len(batches) == 1 and not plan.cancels
-            tasks.start_soon(_play, plan, seen, node, stage.batch(name, calls), before if counts else None)
-        for place, at in plan.cancels:
-            tasks.start_soon(_cancel, plan, seen, node, f"c{place % len(plan.calls)}", at)
+            tasks.start_soon(_play, plan, record, node, stage.batch(name, calls), before if counts else None)
+        for index, delay in plan.cancels:
+            tasks.start_soon(_cancel, plan, record, node, f"c{index % len(plan.calls)}", delay)
     while plan.threads and node.statistics().abandoned_threads:  # the threads end by themselves
         await anyio.sleep(0.01)
     await anyio.sleep(0.2 if plan.threads else 100)
-    for call_again in stage.kept:
+    for call_again in stage.kept_calls:
         with anyio.move_on_after(1):
             try:
                 await call_again()
             except BaseException:
                 continue
-    seen.tasks = len(live_tasks() - before)
-    seen.statistics = node.statistics()
-    return seen
+    record.tasks = len(live_tasks() - before)
+    record.statistics = node.statistics()
+    return record
 
 
-async def _cancel(plan: Batch, seen: Seen, node: Any, call_id: str, at: float) -> None:
-    await anyio.sleep(at * plan.unit)
+async def _cancel(plan: Batch, record: Seen, node: Any, call_id: str, delay: float) -> None:
+    await anyio.sleep(delay * plan.unit)
     if await node.cancel(call_id, "a person has pressed stop"):
-        seen.cancelled.setdefault(call_id, len(seen.stage.bodies))
+        record.cancelled.setdefault(call_id, len(record.stage.bodies))
 
 
-async def _play(plan: Batch, seen: Seen, node: Any, batch: list[Any], before: Any) -> None:
+async def _play(plan: Batch, record: Seen, node: Any, batch: list[Any], before: Any) -> None:
     """Run a batch, answer its questions and continue after cancellations, until it ends."""
     chance, serde = Random(plan.answers), JsonPlusSerializer()
     options: dict[str, Any] = {"ledger": {}} if plan.ledger else {}
     end = plan.end
     for _ in range(RUNS):
-        run = await _run(plan, seen, node, batch, end, options)
+        run = await _run(plan, record, node, batch, end, options)
         run.tasks = -1 if before is None else len(live_tasks() - before) - 1
         if run.questions:
             ledger = run.error.ledger  # type: ignore[union-attr]
             back = serde.loads_typed(serde.dumps_typed(ledger))
-            seen.ledgers.append((repr(ledger), repr(back)))  # as they are now: the next run continues with them
+            record.ledgers.append((repr(ledger), repr(back)))  # as they are now: the next run continues with them
             options = {"ledger": back, "resume": _answers(run.questions, chance)}
         elif run.gave_up and plan.ledger:
             end, options = None, {"ledger": options["ledger"]}
         else:
             return
-    seen.endless = True
+    record.endless = True
 
 
 def _answers(questions: list[Any], chance: Random) -> dict[str, Any]:
-    some = chance.sample(questions, chance.randint(1, len(questions)))
+    chosen = chance.sample(questions, chance.randint(1, len(questions)))
     return {
-        one.id: f"yes, {one.value}" if isinstance(one.value, str) else {"type": "accept", "args": None} for one in some
+        question.id: f"yes, {question.value}" if isinstance(question.value, str) else {"type": "accept", "args": None}
+        for question in chosen
     }
 
 
-async def _run(plan: Batch, seen: Seen, node: Any, batch: list[Any], end: float | None, options: Any) -> Run:
-    stage, ids = seen.stage, [call["id"] for call in batch]
-    run = Run(ids, stage.loop_time(), settled=_settled(options.get("ledger")), bodies=len(stage.bodies), end=end)
+async def _run(plan: Batch, record: Seen, node: Any, batch: list[Any], end: float | None, options: Any) -> Run:
+    stage, ids = record.stage, [call["id"] for call in batch]
+    run = Run(ids, stage.loop_time(), settled=_ids_in(options.get("ledger")), bodies=len(stage.bodies), end=end)
     stage.over.difference_update(ids)
-    stage.asked = {one for one in stage.asked if not _of(one, ids)}
+    stage.open_questions = {question for question in stage.open_questions if not _of(question, ids)}
     config = None if plan.max_concurrency is None else {"max_concurrency": plan.max_concurrency}
-    work = partial(node.ainvoke, {"messages": [AIMessage("", tool_calls=batch)]}, config, **options)
+    invoke = partial(node.ainvoke, {"messages": [AIMessage("", tool_calls=batch)]}, config, **options)
     natively = plan.natively and sniffio.current_async_library() == "asyncio"
     try:
-        await (_natively if natively else _in_scope)(run, work, None if end is None else end * plan.unit)
+        await (_natively if natively else _in_scope)(run, invoke, None if end is None else end * plan.unit)
     finally:
         stage.over.update(ids)
-    run.ended, run.open = stage.loop_time(), frozenset(one for one in stage.asked if _of(one, ids))
-    seen.runs.append(run)
+    run.ended, run.open = (
+        stage.loop_time(),
+        frozenset(question for question in stage.open_questions if _of(question, ids)),
+    )
+    record.runs.append(run)
     return run
 
 
-async def _in_scope(run: Run, work: Callable[[], Any], end: float | None) -> None:
+async def _in_scope(run: Run, invoke: Callable[[], Any], end: float | None) -> None:
     with anyio.move_on_after(end) as scope:
         try:
-            run.result = await work()
+            run.result = await invoke()
         except anyio.get_cancelled_exc_class():
             if not scope.cancel_called:
                 run.error = sys.exception()
@@ -339,14 +343,14 @@ async def _in_scope(run: Run, work: Callable[[], Any], end: float | None) -> Non
     run.gave_up = run.result is None and run.error is None
 
 
-async def _natively(run: Run, work: Callable[[], Any], end: float | None) -> None:
-    task = asyncio.ensure_future(work())
+async def _natively(run: Run, invoke: Callable[[], Any], end: float | None) -> None:
+    task = asyncio.ensure_future(invoke())
     await asyncio.wait([task], timeout=end)
-    asked = task.cancel()
+    cancel_accepted = task.cancel()
     await asyncio.wait([task])
     if task.cancelled():
-        run.gave_up = asked
-        run.error = None if asked else asyncio.CancelledError()
+        run.gave_up = cancel_accepted
+        run.error = None if cancel_accepted else asyncio.CancelledError()
     elif (error := task.exception()) is not None:
         run.error = error
     else:
@@ -357,7 +361,7 @@ def _of(question: str, ids: list[str]) -> bool:
     return question.partition("?")[0].partition("/")[0] in ids
 
 
-def _settled(ledger: Any) -> frozenset[str]:
+def _ids_in(ledger: Any) -> frozenset[str]:
     calls = ledger.get("calls", {}) if ledger else {}
     return frozenset(key for key, record in calls.items() if {"output", "parent"} & record.keys())
 
@@ -377,7 +381,7 @@ def play(plan: Batch, backend: str, make: MakeNode = ToolNode) -> list[Complaint
     from ._promises import PROMISES
 
     async def main() -> list[Complaint]:
-        seen = await observe(plan, make)
-        return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(seen)]
+        record = await observe(plan, make)
+        return [Complaint(promise.__name__, detail) for promise in PROMISES for detail in promise(record)]
 
     return run_on(backend, main, real_clock=plan.threads)

@@ -54,9 +54,9 @@ class Call:
     key: str = "x"
 
 
-def draw_calls(chance: Random, tools: tuple[str, ...], most: int = 6, *, depth: int = 0) -> tuple[Call, ...]:
+def draw_calls(chance: Random, tools: tuple[str, ...], limit: int = 6, *, depth: int = 0) -> tuple[Call, ...]:
     """Draw some calls, most of them short."""
-    return tuple(_draw_call(chance, chance.choice(tools), depth) for _ in range(chance.randint(1, most)))
+    return tuple(_draw_call(chance, chance.choice(tools), depth) for _ in range(chance.randint(1, limit)))
 
 
 def _draw_call(chance: Random, tool: str, depth: int) -> Call:
@@ -86,7 +86,7 @@ class Body:
     late: bool
     """Whether the caller had gone when the body began."""
     ended: float | None = None
-    how: str = ""
+    ending: str = ""
     thread: bool = False
 
 
@@ -103,12 +103,12 @@ class Stage:
     """Ids of the calls whose batch has ended."""
     misled: list[str] = field(default_factory=list)
     """Answers that reached the wrong question."""
-    asked: set[str] = field(default_factory=set)
+    open_questions: set[str] = field(default_factory=set)
     """Questions that bodies asked, and that are not answered yet."""
     node: Callable[[], ToolNode] = lambda: ToolNode(TOOLS)
     lock: threading.Lock = field(default_factory=threading.Lock)
     loop_time: Callable[[], float] = anyio.current_time
-    kept: list[Any] = field(default_factory=list)
+    kept_calls: list[Any] = field(default_factory=list)
     """Copies of `call_next` that middleware has kept."""
 
     async def sleep(self, seconds: float) -> None:
@@ -116,9 +116,9 @@ class Stage:
 
     def batch(self, name: str, calls: tuple[Call, ...]) -> list[ToolCall]:
         """Return calls as a model writes them, and register their steps under their ids."""
-        ids = [f"{name}{place}" for place in range(len(calls))]
+        ids = [f"{name}{index}" for index in range(len(calls))]
         self.steps.update(zip(ids, (call.steps for call in calls), strict=True))
-        return [tool_call(call.tool, one, key=call.key) for one, call in zip(ids, calls, strict=True)]
+        return [tool_call(call.tool, call_id, key=call.key) for call_id, call in zip(ids, calls, strict=True)]
 
     @contextmanager
     def body(self, call: str, tool: str, key: str, *, thread: bool = False) -> Iterator[None]:
@@ -128,9 +128,9 @@ class Stage:
             self.bodies.append(body)
         try:
             yield
-            body.how = "returned"
+            body.ending = "returned"
         except BaseException as error:
-            body.how = type(error).__name__
+            body.ending = type(error).__name__
             raise
         finally:
             body.ended = self.loop_time()
@@ -140,9 +140,9 @@ class Stage:
         return error
 
     def ask(self, question: str) -> None:
-        self.asked.add(question)
+        self.open_questions.add(question)
         answer = interrupt(question)
-        self.asked.discard(question)
+        self.open_questions.discard(question)
         if answer != f"yes, {question}":
             self.misled.append(f"{question} was told {answer!r}")
 
@@ -158,20 +158,20 @@ def enter(new: Stage) -> Stage:
     return new
 
 
-async def perform(call: str, steps: tuple[Step, ...], place: int = 0) -> None:
-    if place == len(steps):
+async def perform(call: str, steps: tuple[Step, ...], index: int = 0) -> None:
+    if index == len(steps):
         return
-    step = steps[place]
+    step = steps[index]
     if step.kind in ("tidy", "tidy_plainly", "tidy_badly", "swallow"):
-        await _around(step, call, steps, place)
+        await _around(step, call, steps, index)
         return
-    await _one(step, call, place)
-    await perform(call, steps, place + 1)
+    await _one(step, call, index)
+    await perform(call, steps, index + 1)
 
 
-async def _around(step: Step, call: str, steps: tuple[Step, ...], place: int) -> None:
+async def _around(step: Step, call: str, steps: tuple[Step, ...], index: int) -> None:
     try:
-        await perform(call, steps, place + 1)
+        await perform(call, steps, index + 1)
         await stage.sleep(0.25)
     except anyio.get_cancelled_exc_class():
         if step.kind != "swallow":
@@ -187,11 +187,11 @@ async def _around(step: Step, call: str, steps: tuple[Step, ...], place: int) ->
             raise stage.fail(FailureOfTool(f"{call} while it tidied up"))
 
 
-async def _one(step: Step, call: str, place: int) -> None:
+async def _one(step: Step, call: str, index: int) -> None:
     if step.kind == "sleep":
         await stage.sleep(step.seconds)
     elif step.kind == "nest":
-        await stage.node().ainvoke(stage.batch(f"{call}/{place}-", step.inner))
+        await stage.node().ainvoke(stage.batch(f"{call}/{index}-", step.inner))
     elif step.kind == "cancel_task" and sniffio.current_async_library() == "asyncio":
         task = asyncio.current_task()
         assert task is not None
@@ -200,20 +200,20 @@ async def _one(step: Step, call: str, place: int) -> None:
     elif step.kind == "cancel_itself":
         raise asyncio.CancelledError
     else:
-        _say(step, call, place)
+        _say(step, call, index)
 
 
 def perform_sync(call: str, steps: tuple[Step, ...]) -> None:
-    for place, step in enumerate(steps):
+    for index, step in enumerate(steps):
         if step.kind == "sleep":
             time.sleep(step.seconds * stage.unit)
         else:
-            _say(step, call, place)
+            _say(step, call, index)
 
 
-def _say(step: Step, call: str, place: int) -> None:
+def _say(step: Step, call: str, index: int) -> None:
     if step.kind == "ask":
-        stage.ask(f"{call}?{place}")
+        stage.ask(f"{call}?{index}")
     elif step.kind == "fail":
         raise stage.fail(FailureOfTool(call))
     elif step.kind == "group":

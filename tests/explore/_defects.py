@@ -26,7 +26,7 @@ class Around:
         try:
             result = await self.node.ainvoke(*args, **options)
         except (FailureOfTool, CallsInterrupted) as error:
-            raise self.raised(error) from None
+            raise self.change_error(error) from None
         if isinstance(result, dict) and len(result["messages"]) > 1:
             return {"messages": self.messages(result["messages"])}
         return result
@@ -38,7 +38,7 @@ class Around:
         """Change two or more messages."""
         return messages
 
-    def raised(self, error: Exception) -> Exception:
+    def change_error(self, error: Exception) -> Exception:
         """Change an error."""
         return error
 
@@ -60,10 +60,10 @@ class MixesResultsUp(Around):
     """Exchanges the results of the first two calls."""
 
     def messages(self, messages: list[Any]) -> list[Any]:
-        first, second, *rest = messages
+        first, second, *remaining = messages
         if isinstance(second, Command):
             return messages
-        return [first.model_copy(update={"content": second.content}), second, *rest]
+        return [first.model_copy(update={"content": second.content}), second, *remaining]
 
 
 class LeaksATask(Around):
@@ -93,21 +93,21 @@ class ForgetsTimeouts(Around):
 class WrapsErrors(Around):
     """Raises single errors in groups."""
 
-    def raised(self, error: Exception) -> Exception:
+    def change_error(self, error: Exception) -> Exception:
         return ExceptionGroup("one", [error]) if isinstance(error, FailureOfTool) else error
 
 
 class CopiesErrors(Around):
     """Raises a copy of an error in place of the original."""
 
-    def raised(self, error: Exception) -> Exception:
+    def change_error(self, error: Exception) -> Exception:
         return FailureOfTool(*error.args) if isinstance(error, FailureOfTool) else error
 
 
 class AsksOneByOne(Around):
     """Shows only the first question of a batch."""
 
-    def raised(self, error: Exception) -> Exception:
+    def change_error(self, error: Exception) -> Exception:
         one_of = isinstance(error, CallsInterrupted)
         return CallsInterrupted(error.interrupts[:1], error.ledger) if one_of else error  # type: ignore[attr-defined]
 
@@ -118,8 +118,8 @@ class MixesAnswersUp(Around):
     def begin(self, options: dict[str, Any]) -> None:
         answers = options.get("resume")
         if isinstance(answers, dict):
-            given = [*answers.values()]
-            options["resume"] = dict(zip(answers, given[1:] + given[:1], strict=True))
+            values = [*answers.values()]
+            options["resume"] = dict(zip(answers, values[1:] + values[:1], strict=True))
 
 
 class ForgetsTheLedger(Around):

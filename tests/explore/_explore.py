@@ -70,11 +70,11 @@ def explore_one(world: World, seed: int, backend: str, most: int = 300) -> Failu
     promise = complaints[0].promise
 
     def fails(smaller: Any) -> bool:
-        return any(one.promise == promise for one in world.play(smaller, backend))
+        return any(complaint.promise == promise for complaint in world.play(smaller, backend))
 
     smallest = shrink(plan, fails, most)
-    still = [one for one in world.play(smallest, backend) if one.promise == promise]
-    return Failure(world, seed, backend, smallest, still or complaints)
+    remaining = [complaint for complaint in world.play(smallest, backend) if complaint.promise == promise]
+    return Failure(world, seed, backend, smallest, remaining or complaints)
 
 
 @dataclass
@@ -91,21 +91,21 @@ class Tally:
 def explore(worlds: Sequence[World], seed: int, seconds: float, backends: Sequence[str]) -> Iterator[Failure]:
     """Play plans of all worlds in turn on all backends for some seconds; report progress on stderr."""
     tallies = {world.name: Tally() for world in worlds}
-    until, told = time.monotonic() + seconds, time.monotonic()
+    until, reported_at = time.monotonic() + seconds, time.monotonic()
     while time.monotonic() < until:
-        world = min(worlds, key=lambda one: tallies[one.name].seconds)
+        world = min(worlds, key=lambda candidate: tallies[candidate.name].seconds)
         tally = tallies[world.name]
         since = time.monotonic()
         for backend in [one for one in world.backends if not backends or one in backends]:
-            if (found := explore_one(world, seed + tally.plans, backend)) is not None:
-                yield found
+            if (failure := explore_one(world, seed + tally.plans, backend)) is not None:
+                yield failure
         if not tally.plans:
             # What the first plan has made stays: agents, schemas, connections. Each later plan searches only its own
             # objects for garbage.
             gc.freeze()
         tally.plans += 1
         tally.seconds += time.monotonic() - since
-        if time.monotonic() > told + 5:
-            told = time.monotonic()
+        if time.monotonic() > reported_at + 5:
+            reported_at = time.monotonic()
             print("; ".join(f"{name}: {one}" for name, one in tallies.items()), file=sys.stderr, flush=True)
     print("; ".join(f"{name}: {one}" for name, one in tallies.items()), file=sys.stderr, flush=True)

@@ -63,7 +63,7 @@ class Seen:
 
     done: list[tuple[str, str, int, str]]
     """Point of the handler, key, token and ask, in order."""
-    told: list[tuple[str, str]]
+    outcomes: list[tuple[str, str]]
     """Each ask with its outcome."""
 
 
@@ -73,8 +73,8 @@ class Worker(Actor):
     def __init__(self, number: int) -> None:
         self.number = number
 
-    def _note(self, what: str, ask: str) -> None:
-        _seen[self.number].done.append((what, str(self.key), fencing_token() or 0, ask))
+    def _note(self, point: str, ask: str) -> None:
+        _records[self.number].done.append((point, str(self.key), fencing_token() or 0, ask))
 
     @handler
     async def work(self, ask: str, seconds: float) -> str:
@@ -87,14 +87,14 @@ class Worker(Actor):
         return ask
 
 
-_seen: dict[int, Seen] = {}
+_records: dict[int, Seen] = {}
 
 
 class Process:
     """One process of a fleet; a new process replaces it after it has ended."""
 
-    def __init__(self, server: MemoryServer, number: int, seen: Seen) -> None:
-        self._server, self._number, self._seen = server, number, seen
+    def __init__(self, server: MemoryServer, number: int, record: Seen) -> None:
+        self._server, self._number, self._record = server, number, record
         self._ends: list[anyio.Event] = []
 
     async def live(self, *, task_status: Any) -> None:
@@ -114,7 +114,7 @@ class Process:
         except Exception as error:
             may_be_refused = isinstance(error, (ActorGoneError, StorageError)) and (is_draining or self.is_draining)
             outcome = "refused" if may_be_refused else f"failed: {error!r}"
-        self._seen.told.append((name, outcome))
+        self._record.outcomes.append((name, outcome))
 
     async def stop(self) -> None:
         """Stop renewing for longer than the lease."""
@@ -125,75 +125,75 @@ class Process:
 
 
 def play(plan: Rolling, backend: str) -> list[Complaint]:
-    number = max(_seen, default=0) + 1
-    seen = _seen[number] = Seen([], [])
+    number = max(_records, default=0) + 1
+    record = _records[number] = Seen([], [])
     try:
-        return run_on(backend, partial(_played, plan, number, seen), real_clock=True)
+        return run_on(backend, partial(_play_plan, plan, number, record), real_clock=True)
     finally:
-        del _seen[number]
+        del _records[number]
 
 
-async def _played(plan: Rolling, number: int, seen: Seen) -> list[Complaint]:
+async def _play_plan(plan: Rolling, number: int, record: Seen) -> list[Complaint]:
     server = MemoryServer()
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as lives:
-            processes = [Process(server, number, seen) for _ in range(plan.processes)]
-            for one in processes:
-                await lives.start(one.live)
+            processes = [Process(server, number, record) for _ in range(plan.processes)]
+            for process in processes:
+                await lives.start(process.live)
 
-            async def replaced(step: Step) -> None:
+            async def replace_process(step: Step) -> None:
                 old = processes[step.process]
                 if step.what == "drain":
                     await old.workers.drain(5.0)
                 old.gone.set()
-                new = Process(server, number, seen)
+                new = Process(server, number, record)
                 await lives.start(new.live)
                 processes[step.process] = new
 
             async with anyio.create_task_group() as asks:
-                for place, step in enumerate(plan.steps):
+                for index, step in enumerate(plan.steps):
                     if step.process >= len(processes):
                         continue
-                    one = processes[step.process]
+                    process = processes[step.process]
                     if step.what == "ask":
-                        asks.start_soon(one.ask, step, f"{place}")
+                        asks.start_soon(process.ask, step, f"{index}")
                     elif step.what == "stop":
-                        asks.start_soon(one.stop)
-                    elif step.what in ("drain", "leave") and not one.is_draining:
-                        one.is_draining = True
-                        asks.start_soon(replaced, step)
+                        asks.start_soon(process.stop)
+                    elif step.what in ("drain", "leave") and not process.is_draining:
+                        process.is_draining = True
+                        asks.start_soon(replace_process, step)
                     await anyio.sleep(step.seconds / 4)
-            for one in processes:
-                one.is_draining = True
-                one.gone.set()
-    return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(plan, seen)]
+            for process in processes:
+                process.is_draining = True
+                process.gone.set()
+    return [Complaint(promise.__name__, detail) for promise in PROMISES for detail in promise(plan, record)]
 
 
-def no_ask_is_done_twice(plan: Rolling, seen: Seen) -> list[str]:
+def no_ask_is_done_twice(plan: Rolling, record: Seen) -> list[str]:
     """No ask runs twice, whatever happens to its owner."""
-    begun = Counts(ask for what, _, _, ask in seen.done if what == "begin")
+    begun = Counts(ask for point, _, _, ask in record.done if point == "begin")
     return [f"{ask} ran {times} times" for ask, times in begun.items() if times > 1]
 
 
-def one_owner_acts_at_a_time(plan: Rolling, seen: Seen) -> list[str]:
+def one_owner_acts_at_a_time(plan: Rolling, record: Seen) -> list[str]:
     """All handler executions of one owner lie before those of the next owner."""
-    found, tokens, at_work = [], dict[str, int](), dict[str, set[str]]()
-    for what, key, token, ask in seen.done:
+    complaints, tokens, at_work = [], dict[str, int](), dict[str, set[str]]()
+    for point, key, token, ask in record.done:
         if token < tokens.get(key, 0):
-            found.append(f"{what} of {ask} at {key} by an owner that was replaced")
+            complaints.append(f"{point} of {ask} at {key} by an owner that was replaced")
         tokens[key] = max(token, tokens.get(key, 0))
         running = at_work.setdefault(key, set())
-        if what == "begin" and running:
-            found.append(f"{ask} began at {key} beside {sorted(running)}")
-        (running.add if what == "begin" else running.discard)(ask)
-    return found
+        if point == "begin" and running:
+            complaints.append(f"{ask} began at {key} beside {sorted(running)}")
+        (running.add if point == "begin" else running.discard)(ask)
+    return complaints
 
 
-def no_ask_fails(plan: Rolling, seen: Seen) -> list[str]:
+def no_ask_fails(plan: Rolling, record: Seen) -> list[str]:
     """Asks wait for the next owner; an outcome is unknown only if a paused or leaving process had begun it."""
-    wrong = [f"{ask}: {outcome}" for ask, outcome in seen.told if outcome.startswith(("failed", "False"))]
+    wrong = [f"{ask}: {outcome}" for ask, outcome in record.outcomes if outcome.startswith(("failed", "False"))]
     if not any(step.what in ("leave", "stop") for step in plan.steps):
-        wrong += [f"{ask} is unknown" for ask, outcome in seen.told if outcome == "unknown"]
+        wrong += [f"{ask} is unknown" for ask, outcome in record.outcomes if outcome == "unknown"]
     return wrong
 
 

@@ -42,7 +42,8 @@ async def one_approval_runs_one_call(plan: Ids) -> list[str]:
     tool = StructuredTool.from_function(coroutine=act, name="act", description="Act.")
     node = ToolNode([tool], middleware=[RequireApproval()])
     batch = [
-        {"name": "act", "args": {"number": place}, "id": one, "type": "tool_call"} for place, one in enumerate(plan.ids)
+        {"name": "act", "args": {"number": index}, "id": call_id, "type": "tool_call"}
+        for index, call_id in enumerate(plan.ids)
     ]
     options: dict[str, Any] = {}
     for done in range(len(batch) + 1):
@@ -55,8 +56,8 @@ async def one_approval_runs_one_call(plan: Ids) -> list[str]:
             options = {"ledger": waiting.ledger, "resume": {first.id: {"type": "accept", "args": None}}}
         else:
             contents = [(message.tool_call_id, message.content) for message in messages_in(result)]
-            wanted = [(one, str(place)) for place, one in enumerate(plan.ids)]
-            return [] if contents == wanted and ran == [*range(len(batch))] else [f"{contents} after {ran} ran"]
+            expected = [(call_id, str(index)) for index, call_id in enumerate(plan.ids)]
+            return [] if contents == expected and ran == [*range(len(batch))] else [f"{contents} after {ran} ran"]
     return ["the calls go on asking"]
 
 
@@ -65,6 +66,6 @@ def play(plan: Ids, backend: str) -> list[Complaint]:
     promise = one_approval_runs_one_call
 
     async def main() -> list[Complaint]:
-        return [Complaint(promise.__name__, what) for what in await promise(plan)]
+        return [Complaint(promise.__name__, detail) for detail in await promise(plan)]
 
     return run_on(backend, main)

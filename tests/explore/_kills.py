@@ -45,11 +45,11 @@ class Lives:
     durability: str = "sync"
 
     def calls(self) -> list[str]:
-        return [f"{reply}-{place}" for reply, tools in enumerate(self.replies) for place in range(len(tools))]
+        return [f"{reply}-{index}" for reply, tools in enumerate(self.replies) for index in range(len(tools))]
 
     def tool(self, call: str) -> str:
-        reply, place = map(int, call.split("-"))
-        return self.replies[reply][place]
+        reply, index = map(int, call.split("-"))
+        return self.replies[reply][index]
 
 
 def draw(chance: Random) -> Lives:
@@ -69,7 +69,7 @@ def what_must_not_run_twice_does_not(plan: Lives, story: Story) -> list[str]:
 
 def each_call_has_its_message(plan: Lives, story: Story) -> list[str]:
     """The conversation has the results of all calls, in order."""
-    answered = [str(one.tool_call_id) for one in story.conversation if isinstance(one, ToolMessage)]
+    answered = [str(message.tool_call_id) for message in story.conversation if isinstance(message, ToolMessage)]
     return [] if answered == plan.calls() else [f"{answered} for {plan.calls()}"]
 
 
@@ -86,30 +86,33 @@ PROMISES = (each_call_has_its_message, what_must_not_run_twice_does_not, nothing
 
 def play(plan: Lives, backend: str) -> list[Complaint]:
     """Play all lives; return the broken promises."""
-    story = _lived(plan, backend)
+    story = _story_of(plan, backend)
     if story.failed:
         return [Complaint("a_life_ends_by_a_kill_only", "True")]
-    found = [Complaint(promise.__name__, what) for promise in _lives.PROMISES for what in promise(story)]
-    return [*found, *(Complaint(promise.__name__, what) for promise in PROMISES for what in promise(plan, story))]
+    complaints = [Complaint(promise.__name__, detail) for promise in _lives.PROMISES for detail in promise(story)]
+    return [
+        *complaints,
+        *(Complaint(promise.__name__, detail) for promise in PROMISES for detail in promise(plan, story)),
+    ]
 
 
 @cache
 def _forks() -> Forks:
-    made = Forks()
-    atexit.register(made.__exit__)
-    return made
+    new_forks = Forks()
+    atexit.register(new_forks.__exit__)
+    return new_forks
 
 
-def _lived(plan: Lives, backend: str) -> Story:
+def _story_of(plan: Lives, backend: str) -> Story:
     forks = _forks()
     forks.begin("explore._kills", written(plan).replace("\n", " "), backend)
-    told = Story(**forks.answer())
+    story = Story(**forks.answer())
     assert forks.answer() == 0
     forks.tell()
-    return told
+    return story
 
 
-def in_fork(told: str, backend: str) -> None:
+def in_fork(plan_text: str, backend: str) -> None:
     """Play a plan in forks of this process."""
     from callboard import CallPolicy, ToolNode, create_react_agent, tool_call
     from callboard.testing import calls
@@ -128,16 +131,16 @@ def in_fork(told: str, backend: str) -> None:
     node = ToolNode(tools, on_unknown="rerun", policies={"once": CallPolicy(on_unknown="fail")})
 
     def world(plan: Lives) -> _crashes.World:
-        def asks(place: int, tools: tuple[str, ...]) -> AIMessage:
-            named = [(tool, f"{place}-{number}") for number, tool in enumerate(tools)]
-            return calls(*(tool_call(tool, name, name=name) for tool, name in named))
+        def asks(reply_index: int, tools: tuple[str, ...]) -> AIMessage:
+            call_names = [(tool, f"{reply_index}-{number}") for number, tool in enumerate(tools)]
+            return calls(*(tool_call(tool, name, name=name) for tool, name in call_names))
 
-        script = (*(asks(place, tools) for place, tools in enumerate(plan.replies)), AIMessage("done"))
+        script = (*(asks(index, tools) for index, tools in enumerate(plan.replies)), AIMessage("done"))
         return _crashes.World(
             lambda _, saver: create_react_agent(_crashes.replies(script), node, checkpointer=saver), ("first",)
         )
 
-    plan: Lives = eval(told, {"Lives": Lives, "Kill": Kill})
+    plan: Lives = eval(plan_text, {"Lives": Lives, "Kill": Kill})
     way = _crashes.Way(plan.saver, backend, plan.durability)
     with tempfile.TemporaryDirectory() as folder:
         _crashes.rehearse(world(Lives((("quick", "blocking"),))), Path(folder), way)

@@ -70,7 +70,7 @@ class _Stage:
     """Texts of the error messages of calls at any depth."""
 
     def __post_init__(self) -> None:
-        policies = {name: CallPolicy(limit=Limit(concurrency=places)) for name, places in self.plan.narrow}
+        policies = {name: CallPolicy(limit=Limit(concurrency=width)) for name, width in self.plan.narrow}
         limit = None if self.plan.width is None else Limit(concurrency=self.plan.width, queue=self.plan.queue)
         self.node = ToolNode([self._tool(name) for name in TOOLS], limit=limit, policies=policies)
 
@@ -86,8 +86,8 @@ class _Stage:
             if not call.inner:
                 await self._sleep(call.tool)
             elif call.each:
-                for one in call.inner:
-                    await self.ask((one,))
+                for inner in call.inner:
+                    await self.ask((inner,))
             else:
                 await self.ask(call.inner)
 
@@ -110,10 +110,10 @@ class _Stage:
 
 def play(plan: Nest, backend: str) -> list[Complaint]:
     """Play nested calls; return an error for each broken limit, unfinished call and lost place."""
-    return run_on(backend, partial(_played, plan))
+    return run_on(backend, partial(_play_plan, plan))
 
 
-async def _played(plan: Nest) -> list[Complaint]:
+async def _play_plan(plan: Nest) -> list[Complaint]:
     stage = _Stage(plan)
     complaints: list[Complaint] = []
 

@@ -25,16 +25,20 @@ def _parts(value: Any) -> tuple[list[tuple[str, Any]] | None, tuple[str, str]]:
     if isinstance(value, tuple):
         return [("", part) for part in value], ("(", ",)" if len(value) == 1 else ")")
     if is_dataclass(value):
-        told = [(f"{one.name}=", found) for one in fields(value) if (found := getattr(value, one.name)) != one.default]
-        return told, (f"{type(value).__name__}(", ")")
+        parts = [
+            (f"{member.name}=", current)
+            for member in fields(value)
+            if (current := getattr(value, member.name)) != member.default
+        ]
+        return parts, (f"{type(value).__name__}(", ")")
     return None, ("", "")
 
 
 def homes_in(value: Any) -> set[tuple[str, str]]:
     """Return the classes that `written` names, each after its module."""
     parts, _ = _parts(value)
-    own = {(type(value).__module__.rpartition(".")[2], type(value).__name__)} if is_dataclass(value) else set()
-    return own.union(*(homes_in(part) for _, part in parts or ()))
+    own_home = {(type(value).__module__.rpartition(".")[2], type(value).__name__)} if is_dataclass(value) else set()
+    return own_home.union(*(homes_in(part) for _, part in parts or ()))
 
 
 def shrink(plan: PlanT, fails: Callable[[PlanT], bool], most: int = 300) -> PlanT:
@@ -52,24 +56,24 @@ def smaller_than(value: Any) -> Iterator[Any]:
     """Yield smaller plans: without half of some items, without one item, or with one value set to its default."""
     if isinstance(value, tuple):
         yield from _shorter(value)
-        for place, item in enumerate(value):
-            yield from ((*value[:place], small, *value[place + 1 :]) for small in smaller_than(item))
+        for index, item in enumerate(value):
+            yield from ((*value[:index], small, *value[index + 1 :]) for small in smaller_than(item))
     elif is_dataclass(value) and not isinstance(value, type):
-        for one in fields(value):
-            for small in _smaller_field(one, getattr(value, one.name)):
-                yield replace(value, **{one.name: small})
+        for member in fields(value):
+            for small in _smaller_field(member, getattr(value, member.name)):
+                yield replace(value, **{member.name: small})
     elif isinstance(value, (str, bytes)):
         yield from _shorter(value)
     elif isinstance(value, (int, float)) and not isinstance(value, bool):
         yield from (type(value)(small) for small in (0, 1) if small < value)
 
 
-def _smaller_field(one: "Field[Any]", value: Any) -> Iterator[Any]:
+def _smaller_field(member: "Field[Any]", value: Any) -> Iterator[Any]:
     # A number with a default is only replaced by that default; other replacements could lead in circles.
-    if one.default is MISSING:
+    if member.default is MISSING:
         yield from smaller_than(value)
-    elif value != one.default:
-        yield one.default
+    elif value != member.default:
+        yield member.default
         if isinstance(value, tuple) or is_dataclass(value):
             yield from smaller_than(value)
 
@@ -79,4 +83,4 @@ def _shorter(value: Any) -> Iterator[Any]:
     if half > 1:
         yield value[:half]
         yield value[half:]
-    yield from (value[:place] + value[place + 1 :] for place in range(min(len(value), 40)))
+    yield from (value[:index] + value[index + 1 :] for index in range(min(len(value), 40)))

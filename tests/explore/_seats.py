@@ -61,7 +61,7 @@ def play(plan: Bodies, backend: str) -> list[Complaint]:
             trace.touch()
             ended = await _outcomes(plan, trace)
             effects = [int(line) for line in trace.read_text().splitlines()]
-        return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(plan, effects, ended)]
+        return [Complaint(promise.__name__, detail) for promise in PROMISES for detail in promise(plan, effects, ended)]
 
     return run_on(backend, main, real_clock=True)
 
@@ -78,27 +78,27 @@ def _findable() -> Iterator[None]:
 
 async def _outcomes(plan: Bodies, trace: Path) -> dict[int, str]:
     confine = Confine(write=[trace.parent], modules=[ROOT], reuse=plan.reuse)
-    found: dict[int, str] = {}
+    outcomes: dict[int, str] = {}
     async with Processes(workers=1, grace=0.1, confine=confine) as pool:
         due = list(enumerate(plan.ends, 1))
         while due and not plan.seated:
-            await _call(pool, trace, due, found)
+            await _call(pool, trace, due, outcomes)
         while due:
             async with pool.seat("owner") as seat:
-                while due and await _call(seat, trace, due, found):
+                while due and await _call(seat, trace, due, outcomes):
                     pass
-    return found
+    return outcomes
 
 
-async def _call(place: Any, trace: Path, due: list[tuple[int, str]], found: dict[int, str]) -> bool:
+async def _call(engine: Any, trace: Path, due: list[tuple[int, str]], outcomes: dict[int, str]) -> bool:
     """Make the next call in this place; return whether the place can be used again."""
     call, end = due.pop(0)
     try:
-        await place.run_body(Body(fn=hostile.act, args=(str(trace), call, end), title=f"call {call}"))
-        found[call] = "finished"
+        await engine.run_body(Body(fn=hostile.act, args=(str(trace), call, end), title=f"call {call}"))
+        outcomes[call] = "finished"
     except ValueError:
-        found[call] = "finished"
+        outcomes[call] = "finished"
     except EngineError as error:
-        found[call] = error.ended
+        outcomes[call] = error.ended
         return False
     return True

@@ -187,15 +187,15 @@ def _stay_open() -> None:
 @cache
 def _open_saver(kind: str) -> Any:
     """Return the saver whose connection all plans use: to open one takes as long as a life of a process."""
-    made = ExitStack()
-    atexit.register(made.close)
+    stack = ExitStack()
+    atexit.register(stack.close)
     if kind == "sqlite":
         folder = TemporaryDirectory(dir="/dev/shm" if Path("/dev/shm").is_dir() else None)
-        url = f"sqlite:///{made.enter_context(folder)}/talks.db"
+        url = f"sqlite:///{stack.enter_context(folder)}/talks.db"
     else:
-        url = made.enter_context(running_postgres()).url()
+        url = stack.enter_context(running_postgres()).url()
     saver: Any = saver_of(url)
-    made.callback(saver.close)
+    stack.callback(saver.close)
     return saver
 
 
@@ -250,7 +250,7 @@ class Played:
     """Entries of the journal that were stored, in all lives, by the ids of their writes."""
     unclaimed: list[str] = field(default_factory=list)
     """Ids of the calls whose bodies have begun before their claims were stored."""
-    beside: list[BaseMessage] = field(default_factory=list)
+    neighbour_messages: list[BaseMessage] = field(default_factory=list)
     """Messages of the thread beside the first one, at the end."""
     lost: set[str] = field(default_factory=set)
     """Ids of the calls that had begun, and whose results were not stored, at a kill."""
@@ -299,8 +299,10 @@ class Process:
         replies = self.played.plan.replies
         works = replies[number] if number < len(replies) else ()
         calls = [
-            tool_call(work.tool, f"c{number}-{place}", call_id=f"c{number}-{place}", seconds=work.seconds)
-            for place, work in enumerate(works)
+            tool_call(
+                planned_call.tool, f"c{number}-{index}", call_id=f"c{number}-{index}", seconds=planned_call.seconds
+            )
+            for index, planned_call in enumerate(works)
         ]
         return AIMessage("" if calls else f"text {number}", id=f"ai{number}", tool_calls=calls)
 
@@ -329,7 +331,9 @@ class Process:
     def kill(self) -> None:
         if self.survivor is None:
             self.survivor, self.database.is_dead = deepcopy(self.history), True
-            self.played.lost |= {*self.played.claims, *self.history.begun} - stored_results(self.played.entries).keys()
+            self.played.lost |= {*self.played.claims, *self.history.begun} - results_of_entries(
+                self.played.entries
+            ).keys()
             self.scope.cancel()
 
     async def live(self, events: tuple[Event, ...]) -> None:
@@ -422,25 +426,25 @@ class Process:
         """Run the thread until nothing is left to do in it."""
         state = await self.agent.aget_state(AT)
         self.played.readings.append(state.values.get("messages", []))
-        given: Any = None if state.values.get("messages") else {"messages": [HumanMessage("go", id="go")]}
+        run_input: Any = None if state.values.get("messages") else {"messages": [HumanMessage("go", id="go")]}
         for _ in range(LIVES):
             if state.interrupts:
-                given = Command(resume={question.id: "yes" for question in state.interrupts})
-            if await self._guard(lambda given=given: self._invoke(given)):  # type: ignore[misc]
+                run_input = Command(resume={question.id: "yes" for question in state.interrupts})
+            if await self._guard(lambda chosen_input=run_input: self._invoke(chosen_input)):  # type: ignore[misc]
                 return
             state = await self.agent.aget_state(AT)
             if not state.next and not state.interrupts:
                 return
-            given = None
+            run_input = None
 
-    async def _invoke(self, given: Any) -> bool:
+    async def _invoke(self, run_input: Any) -> bool:
         """Run the thread once; return whether it has come to its end."""
         durability = self.played.plan.durability
         if self.played.plan.block:
-            run = await self.agent.start(given, AT, durability=durability)
+            run = await self.agent.start(run_input, AT, durability=durability)
             result = await run.result()
         else:
-            result = await self.agent.ainvoke(given, AT, durability=durability)
+            result = await self.agent.ainvoke(run_input, AT, durability=durability)
         if "__interrupt__" in result:
             return False
         live_calls = [call.call_id for call in self.agent.running() if call.thread_id == "t"]
@@ -504,14 +508,14 @@ async def observe(plan: Talk) -> Played:
             played.history = process.survivor or process.history
         agent = Process(played, open_database()).agent
         state, state_beside = await agent.aget_state(AT), await agent.aget_state(BESIDE)
-    played.beside = state_beside.values.get("messages", [])
+    played.neighbour_messages = state_beside.values.get("messages", [])
     played.messages, played.is_over = state.values.get("messages", []), not state.next and not state.interrupts
     await anyio.sleep(10)
     played.tasks = len(live_tasks() - before)
     return played
 
 
-def stored_results(entries: list[dict[str, Any]]) -> dict[str, BaseMessage]:
+def results_of_entries(entries: list[dict[str, Any]]) -> dict[str, BaseMessage]:
     """Return the results that were stored first, by the id of their call, in the order in which they were stored."""
     results: dict[str, BaseMessage] = {}
     for entry in entries:
@@ -637,8 +641,8 @@ def each_stored_message_is_read_once(played: Played) -> list[str]:
 
 def threads_have_their_own_messages(played: Played) -> list[str]:
     """Runs of one agent at the same time do not mix the words and the calls of their threads."""
-    people = {message.text for message in played.beside if message.type == "human"}
-    ids = [message.tool_call_id for message in played.beside if isinstance(message, ToolMessage)]
+    people = {message.text for message in played.neighbour_messages if message.type == "human"}
+    ids = [message.tool_call_id for message in played.neighbour_messages if isinstance(message, ToolMessage)]
     wrong = [call_id for call_id in ids if call_id[0] != "u"] + [
         call for call in results_in(played.messages) if call[0] != "c"
     ]
@@ -673,16 +677,16 @@ def what_is_stored_stays(played: Played) -> list[str]:
 def what_was_read_stays(played: Played) -> list[str]:
     """A conversation goes on where it was: nothing that was read is changed, removed or moved."""
     return [
-        f"message {place} was {message!r}"
+        f"message {index} was {message!r}"
         for messages in played.readings
-        for place, message in enumerate(_without_open_step(messages))
-        if place >= len(played.messages) or not _is_same(message, played.messages[place])
+        for index, message in enumerate(_without_open_step(messages))
+        if index >= len(played.messages) or not _is_same(message, played.messages[index])
     ][:1]
 
 
 def _without_open_step(messages: list[BaseMessage]) -> list[BaseMessage]:
     """Return messages without the results after the last reply if one is missing: they get their order at the end."""
-    last = max((place for place, message in enumerate(messages) if message.type == "ai"), default=-1)
+    last = max((index for index, message in enumerate(messages) if message.type == "ai"), default=-1)
     return messages if complaint(messages) is None else messages[: last + 1]
 
 
@@ -690,17 +694,20 @@ def _identity(message: BaseMessage) -> str | None:
     return message.tool_call_id if isinstance(message, ToolMessage) else message.id
 
 
-def _is_same(message: BaseMessage, other: BaseMessage | None) -> bool:
-    return other is not None and (message.type, _identity(message), message.content, message.additional_kwargs) == (
-        *(other.type, _identity(other), other.content, other.additional_kwargs),
-    )
+def _is_same(message: BaseMessage, other_message: BaseMessage | None) -> bool:
+    return other_message is not None and (
+        message.type,
+        _identity(message),
+        message.content,
+        message.additional_kwargs,
+    ) == (*(other_message.type, _identity(other_message), other_message.content, other_message.additional_kwargs),)
 
 
 def messages_are_read_in_order(played: Played) -> list[str]:
     """A run reads messages in the order in which they were stored."""
-    places = {message.id: place for place, message in enumerate(played.messages) if message.type == "human"}
+    indexes = {message.id: index for index, message in enumerate(played.messages) if message.type == "human"}
     stored = [entry["message"].id for entry in played.entries if entry["kind"] == "said"]
-    read = [places[message_id] for message_id in dict.fromkeys(stored) if message_id in places]
+    read = [indexes[message_id] for message_id in dict.fromkeys(stored) if message_id in indexes]
     texts = [message.text for message in played.messages if message.type == "human"]
     early = [
         f"{word!r} was read before {earlier!r}"
@@ -716,9 +723,9 @@ def each_reply_answers_what_is_before_it(played: Played) -> list[str]:
     requests = {tuple(map(_identity, messages)) for messages in played.requests}
     path = [*map(_identity, played.messages)]
     return [
-        f"message {place}, {message!r}"
-        for place, message in enumerate(played.messages)
-        if message.type == "ai" and (tuple(path[:place]) not in requests or played.messages[place - 1].type == "ai")
+        f"message {index}, {message!r}"
+        for index, message in enumerate(played.messages)
+        if message.type == "ai" and (tuple(path[:index]) not in requests or played.messages[index - 1].type == "ai")
     ]
 
 

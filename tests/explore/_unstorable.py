@@ -141,12 +141,12 @@ async def observe(plan: Plan) -> Played:
     played, saver = Played(plan), _Dying()
     decisions, kills, notes = list(plan.decisions), list(plan.kills), list(plan.notes)
     config: Any = {"configurable": {"thread_id": "t"}}
-    given: Any = {"messages": [("user", "go")]}
+    run_input: Any = {"messages": [("user", "go")]}
     for _ in range(ROUNDS):
         saver.writes_left = kills.pop(0) if kills else math.inf
         agent = _agent_of(played, saver, notes)
         try:
-            await agent.ainvoke(given, config, durability=plan.durability)
+            await agent.ainvoke(run_input, config, durability=plan.durability)
         except (StorageError, ValueError) as error:
             if not isinstance(error, StorageError) and "half of a surrogate pair" not in str(error):
                 raise
@@ -160,11 +160,11 @@ async def observe(plan: Plan) -> Played:
                 getattr(saver, name).update(getattr(stored, name))
         state = await _agent_of(played, saver, notes).aget_state(config)
         if not state.values.get("messages"):
-            given = {"messages": [("user", "go")]}
+            run_input = {"messages": [("user", "go")]}
         elif state.interrupts:
-            given = Command(resume=_answers(played, state.interrupts, decisions))
+            run_input = Command(resume=_answers(played, state.interrupts, decisions))
         elif state.next or state.tasks:
-            given = None
+            run_input = None
         else:
             played.is_over, played.messages = True, state.values["messages"]
             return played
@@ -210,7 +210,7 @@ def _agent_of(played: Played, saver: Any, notes: list[str]) -> Any:
         number = sum(isinstance(message, AIMessage) for message in messages)
         if number >= len(plan.replies):
             return AIMessage("done", id=f"ai{number}")
-        asked = [
+        requested_calls = [
             tool_call(
                 call.tool,
                 f"{number}-{index}",
@@ -219,7 +219,7 @@ def _agent_of(played: Played, saver: Any, notes: list[str]) -> Any:
             )
             for index, call in enumerate(plan.replies[number])
         ]
-        return calls(*asked).model_copy(update={"id": f"ai{number}"})
+        return calls(*requested_calls).model_copy(update={"id": f"ai{number}"})
 
     model = ScriptedModel([reply], loop=True)  # type: ignore[list-item]
     if not plan.is_langchain:
@@ -294,14 +294,16 @@ def the_conversation_ends_whole(played: Played) -> list[str]:
         return [f"it does not end: {played.errors[-1:]}"]
     wrong = _complaint(played.messages)
     answered = sorted(message.tool_call_id for message in played.messages if isinstance(message, ToolMessage))
-    asked = [f"{reply}-{index}" for reply, batch in enumerate(played.plan.replies) for index in range(len(batch))]
-    return [wrong] if wrong else [] if answered == asked else [f"{answered} for {asked}"]
+    requested = [f"{reply}-{index}" for reply, batch in enumerate(played.plan.replies) for index in range(len(batch))]
+    return [wrong] if wrong else [] if answered == requested else [f"{answered} for {requested}"]
 
 
 def what_finished_is_not_told_as_unknown(played: Played) -> list[str]:
     """Promise 10: without a kill, each call ends in the life in which it began."""
-    told = [] if played.plan.kills else [message for message in played.messages if "unknown" in message.text]
-    return [f"{message.text}" for message in told]
+    unknown_messages = (
+        [] if played.plan.kills else [message for message in played.messages if "unknown" in message.text]
+    )
+    return [f"{message.text}" for message in unknown_messages]
 
 
 PROMISES: tuple[Callable[[Played], list[str]], ...] = (
@@ -318,7 +320,7 @@ def play(plan: Plan, backend: str) -> list[Complaint]:
 
     async def main() -> list[Complaint]:
         played = await observe(plan)
-        return [Complaint(promise.__name__, what) for promise in PROMISES for what in promise(played)]
+        return [Complaint(promise.__name__, detail) for promise in PROMISES for detail in promise(played)]
 
     # Checkpointers and sync hooks run in threads, which a virtual clock does not see.
     return run_on(backend, main, real_clock=True)

@@ -28,10 +28,10 @@ class Complaint(NamedTuple):
 
     promise: str
     """The name of the function that found the violation."""
-    what: str
+    detail: str
 
     def __str__(self) -> str:
-        return f"{self.promise}: {self.what}"
+        return f"{self.promise}: {self.detail}"
 
 
 class StuckError(BaseException):
@@ -46,7 +46,7 @@ def run_on(name: str, main: Callable[[], Awaitable[list[Complaint]]], *, real_cl
         with anyio.fail_after(PATIENCE / 2 if real_clock else FOR_EVER):
             return await main()
 
-    with listening() as heard:
+    with listening() as texts:
         try:
             with within_patience():
                 complaints = anyio.run(within, backend=backend_name, backend_options=options)
@@ -57,8 +57,8 @@ def run_on(name: str, main: Callable[[], Awaitable[list[Complaint]]], *, real_cl
         except BaseException as error:
             if isinstance(error, KeyboardInterrupt):
                 raise
-            complaints = [Complaint("nothing_else_is_raised", _told(error))]
-    return complaints + [Complaint("nothing_is_said_afterwards", one) for one in heard]
+            complaints = [Complaint("nothing_else_is_raised", _describe(error))]
+    return complaints + [Complaint("nothing_is_said_afterwards", text) for text in texts]
 
 
 @contextmanager
@@ -83,19 +83,19 @@ def within_patience() -> Iterator[None]:
 @contextmanager
 def listening() -> Iterator[list[str]]:
     """Collect reports of event loops, garbage collector and interpreter about errors that no code awaited or caught."""
-    heard: list[str] = []
-    ear = _Ear(heard)
+    texts: list[str] = []
+    ear = _Ear(texts)
     before = sys.unraisablehook
-    sys.unraisablehook = lambda unraisable: heard.append(f"{unraisable.err_msg}: {unraisable.exc_value!r}")
+    sys.unraisablehook = lambda unraisable: texts.append(f"{unraisable.err_msg}: {unraisable.exc_value!r}")
     logging.getLogger("asyncio").addHandler(ear)
     logging.getLogger("asyncio").propagate = False
     logging.getLogger("callboard").addHandler(_SILENCE)  # warnings about ignored cancellations
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            yield heard
+            yield texts
             gc.collect()
-        heard += [str(one.message) for one in warned if not issubclass(one.category, CallboardWarning)]
+        texts += [str(warning.message) for warning in warned if not issubclass(warning.category, CallboardWarning)]
     finally:
         logging.getLogger("asyncio").propagate = True
         logging.getLogger("callboard").removeHandler(_SILENCE)
@@ -107,12 +107,12 @@ _SILENCE = logging.NullHandler()
 
 
 class _Ear(logging.Handler):
-    def __init__(self, heard: list[str]) -> None:
+    def __init__(self, texts: list[str]) -> None:
         super().__init__(logging.WARNING)
-        self._heard = heard
+        self._texts = texts
 
     def emit(self, record: logging.LogRecord) -> None:
-        self._heard.append(record.getMessage())
+        self._texts.append(record.getMessage())
 
 
 def _where(error: BaseException) -> str:
@@ -120,6 +120,6 @@ def _where(error: BaseException) -> str:
     return ", ".join(f"{frame.name} ({frame.filename.rpartition('/')[2]}:{frame.lineno})" for frame in frames[-3:])
 
 
-def _told(error: BaseException) -> str:
+def _describe(error: BaseException) -> str:
     inner = error.exceptions[0] if isinstance(error, BaseExceptionGroup) else error
     return f"{error!r} at {_where(inner)}"

@@ -79,12 +79,14 @@ start of a server."""
 def test_a_share_of_what_is_explored_keeps_its_promises(name: str, seeds: range) -> None:
     """The plans are the same in each run, so that no change fails by chance."""
     world = WORLDS[name]
-    found = [one for seed in seeds for backend in world.backends if (one := explore_one(world, seed, backend))]
+    failures = [
+        failure for seed in seeds for backend in world.backends if (failure := explore_one(world, seed, backend))
+    ]
 
-    assert [one.script() for one in found] == []
+    assert [failure.script() for failure in failures] == []
 
 
-def found_in(defect: type[Around], backend: str) -> Failure:
+def failure_of(defect: type[Around], backend: str) -> Failure:
     """Return the first failure that a defect causes, shrunk."""
     play = partial(_batches.play, make=defect)
     # Twice, because trio runs its tasks in any order, and some defects appear in one order only.
@@ -94,26 +96,26 @@ def found_in(defect: type[Around], backend: str) -> Failure:
     for seed in range(first := SEEDS.get(defect, 0), first + 100):
         complaints = world.play(world.plan(seed), backend)
         if complaints and complaints[0].promise == DEFECTS[defect]:
-            found = explore_one(world, seed, backend, most=150)
-            assert found is not None
-            return found
+            failure = explore_one(world, seed, backend, most=150)
+            assert failure is not None
+            return failure
     raise AssertionError(f"{defect.__name__} was not found")
 
 
 @pytest.mark.parametrize(
     ("defect", "backend"),
-    [(defect, ("asyncio", "trio")[place % 2]) for place, defect in enumerate(DEFECTS)],
-    ids=lambda one: one if isinstance(one, str) else one.__name__,
+    [(defect, ("asyncio", "trio")[index % 2]) for index, defect in enumerate(DEFECTS)],
+    ids=lambda value: value if isinstance(value, str) else value.__name__,
 )
 @pytest.mark.exhaustive
 def test_a_defect_is_found_and_its_plan_made_small(defect: type[Around], backend: str) -> None:
     """The failure names the promise that the defect breaks, and the shrunk plan has little more than the defect."""
-    found = found_in(defect, backend)
+    failure = failure_of(defect, backend)
 
-    assert found.complaints[0].promise == DEFECTS[defect]
-    assert len(found.plan.calls) <= 2
-    assert len(written(found.plan)) < 250
-    assert _batches.play(found.plan, backend) == []
+    assert failure.complaints[0].promise == DEFECTS[defect]
+    assert len(failure.plan.calls) <= 2
+    assert len(written(failure.plan)) < 250
+    assert _batches.play(failure.plan, backend) == []
 
 
 LEASE = _fleets.Rolling((_fleets.Step("ask", 0, "a", 3.0), _fleets.Step("stop", 0), _fleets.Step("ask", 1, "a")))
@@ -230,7 +232,7 @@ def test_a_defect_of_the_source_is_found(defect: str, monkeypatch: pytest.Monkey
     world = WORLDS[str(name)]
     assert world.play(plan, "asyncio") == []
     monkeypatch.setattr(owner, str(method), replacement)
-    assert promise in {one.promise for one in world.play(plan, "asyncio")}
+    assert promise in {complaint.promise for complaint in world.play(plan, "asyncio")}
 
 
 @pytest.mark.parametrize("backend", backend_names())
@@ -262,8 +264,8 @@ def test_a_plan_of_a_seed_is_always_the_same_and_comes_back_from_its_script() ->
         for seed in range(15):
             plan = world.plan(seed)
             assert plan == world.plan(seed)
-            known = {name: homes[home][name] for home, name in homes_in(plan)}
-            assert eval(written(plan), known) == plan
+            classes = {name: homes[home][name] for home, name in homes_in(plan)}
+            assert eval(written(plan), classes) == plan
 
 
 @pytest.mark.parametrize("backend", backend_names())
@@ -275,4 +277,4 @@ def test_what_waits_for_ever_is_said_to(backend: str) -> None:
 
         await anyio.sleep_forever()
 
-    assert [one.promise for one in run_on(backend, wait)] == ["it_ends"]
+    assert [complaint.promise for complaint in run_on(backend, wait)] == ["it_ends"]

@@ -19,7 +19,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-seen: dict[str, list[dict]] = defaultdict(list)
+notes_by_case: dict[str, list[dict]] = defaultdict(list)
 gone: dict[str, int] = defaultdict(int)
 
 PAGE = """<!doctype html><html><head><title>Tea</title><script>alert(1)</script><style>p {}</style></head><body>
@@ -29,7 +29,7 @@ PAGE = """<!doctype html><html><head><title>Tea</title><script>alert(1)</script>
 
 async def note(request: Request) -> None:
     case = request.query_params.get("case", request.url.path)
-    seen[case].append(
+    notes_by_case[case].append(
         {
             "headers": dict(request.headers),
             "client": request.client.port,
@@ -105,9 +105,9 @@ async def upload(request: Request) -> Response:
     return PlainTextResponse(f"{len(await request.body())} bytes")
 
 
-async def asked(request: Request) -> Response:
+async def show_notes(request: Request) -> Response:
     case = request.query_params["case"]
-    return JSONResponse({"requests": seen[case], "gone": gone[case]})
+    return JSONResponse({"requests": notes_by_case[case], "gone": gone[case]})
 
 
 PATHS = {
@@ -119,7 +119,7 @@ PATHS = {
     "/bomb": bomb,
     "/slow": slow,
     "/silent": silent,
-    "/seen": asked,
+    "/seen": show_notes,
 }
 app = Starlette(
     routes=[

@@ -40,12 +40,12 @@ class Site:
         """Return a name that no other test uses."""
         return f"case-{next(_numbers)}"
 
-    def seen(self, case: str) -> dict:
+    def notes_of(self, case: str) -> dict:
         with urllib.request.urlopen(self.url("/seen", case=case), timeout=WAIT) as answer:
             return json.load(answer)
 
     def requests(self, case: str) -> list[dict]:
-        return self.seen(case)["requests"]
+        return self.notes_of(case)["requests"]
 
 
 class Trap:
@@ -85,13 +85,13 @@ class Names:
     """Fake resolver: each name has a list of answers, of which the last one repeats."""
 
     def __init__(self, **answers: list[list[str]]) -> None:
-        self._answers = {name.replace("_", "."): list(found) for name, found in answers.items()}
-        self.asked: list[str] = []
+        self._answers = {name.replace("_", "."): list(address_lists) for name, address_lists in answers.items()}
+        self.lookups: list[str] = []
 
     async def __call__(self, host: str, port: int) -> list[str]:
-        self.asked.append(host)
-        found = self._answers[host]
-        return found.pop(0) if len(found) > 1 else found[0]
+        self.lookups.append(host)
+        address_lists = self._answers[host]
+        return address_lists.pop(0) if len(address_lists) > 1 else address_lists[0]
 
 
 def client_of(library: ModuleType, *, follow_redirects: bool = True, **options: Any) -> Any:

@@ -17,7 +17,7 @@ from ._world import ROOT, Site, Trap
 
 
 @contextmanager
-def served(*arguments: str) -> Iterator[int]:
+def serve_app(*arguments: str) -> Iterator[int]:
     command = [sys.executable, "-m", "tests.http._app", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -36,7 +36,7 @@ def _certificates_are_read_once() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def site() -> Iterator[Site]:
-    with served() as port:
+    with serve_app() as port:
         yield Site(f"http://127.0.0.1:{port}")
 
 
@@ -50,7 +50,7 @@ def secure_site(authority: trustme.CA, tmp_path_factory: pytest.TempPathFactory)
     """Run the web server with TLS as tea.example.org, a name that no real resolver knows."""
     path: Path = tmp_path_factory.mktemp("tls") / "server.pem"
     authority.issue_cert("tea.example.org").private_key_and_cert_chain_pem.write_to_path(str(path))
-    with served(str(path)) as port:
+    with serve_app(str(path)) as port:
         yield Site(f"https://tea.example.org:{port}")
 
 

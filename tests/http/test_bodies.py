@@ -58,11 +58,11 @@ async def test_a_body_that_grows_without_end_is_cut_as_it_grows(site: Site, libr
             try:
                 with pytest.raises(library.ReadError, match=r"more than 1,000,000 bytes; the option max_bytes="):
                     await client.get(site.url("/bomb", layers=1))
-                _, most = tracemalloc.get_traced_memory()
+                _, peak = tracemalloc.get_traced_memory()
             finally:
                 tracemalloc.stop()
 
-    assert most < 10 * MB
+    assert peak < 10 * MB
 
 
 async def test_a_body_that_decompresses_to_nothing_is_bounded_too(site: Site) -> None:
@@ -113,7 +113,7 @@ async def test_a_body_that_comes_byte_by_byte_ends_with_the_time_of_its_request(
     async with client_of(library, hosts=LOOPBACK, timeout=0.5) as client:
         with anyio.fail_after(WAIT), pytest.raises(library.ReadTimeout, match="did not end in time"):
             await client.get(site.url("/slow", case=case))
-        await gone(site, case)
+        await await_disconnect(site, case)
 
 
 @BOTH_LIBRARIES
@@ -136,23 +136,23 @@ async def test_a_request_that_is_cancelled_ends_its_connection(site: Site) -> No
             while not await anyio.to_thread.run_sync(site.requests, case):
                 await anyio.sleep(0.01)
             group.cancel_scope.cancel()
-        await gone(site, case)
+        await await_disconnect(site, case)
 
 
 async def test_a_response_that_is_not_read_is_closed(site: Site) -> None:
     """A stream that its reader leaves closes its connection; one that was read keeps it for the next request."""
-    case, other = site.case(), site.case()
+    case, other_case = site.case(), site.case()
     async with client_of(httpx2, hosts=LOOPBACK) as client:
         async with client.stream("GET", site.url("/slow", case=case)) as response:
             assert response.is_success
-        await gone(site, case)
+        await await_disconnect(site, case)
         for _ in range(2):
-            await client.get(site.url(case=other))
+            await client.get(site.url(case=other_case))
 
-    assert len({request["client"] for request in site.requests(other)}) == 1
+    assert len({request["client"] for request in site.requests(other_case)}) == 1
 
 
-async def gone(site: Site, case: str) -> None:
+async def await_disconnect(site: Site, case: str) -> None:
     with anyio.fail_after(WAIT):
-        while not (await anyio.to_thread.run_sync(site.seen, case))["gone"]:
+        while not (await anyio.to_thread.run_sync(site.notes_of, case))["gone"]:
             await anyio.sleep(0.01)

@@ -96,15 +96,15 @@ async def test_a_long_page_is_read_in_pieces(site: Site) -> None:
     url = site.url("/body", hex="78", times=250, type="text/plain")
     first = await fetch(url, max_chars=200)
     second = await fetch(url, 200, max_chars=200)
-    beyond = await fetch(url, 250, max_chars=200)
+    past_end = await fetch(url, 250, max_chars=200)
     cut = await fetch(url, max_bytes=100)
-    whole = await fetch(url, max_bytes=250)
+    full_page = await fetch(url, max_bytes=250)
 
     assert first.text.endswith("x\n[... 50 more characters; start=200 reads on ...]")
     assert second.text.endswith("\n\n" + "x" * 50)
-    assert beyond.text.endswith("It has 250 characters, and none from start=250 on.")
+    assert past_end.text.endswith("It has 250 characters, and none from start=250 on.")
     assert cut.text.endswith("x" * 100 + "\n[... the rest is longer than what is read of a page ...]")
-    assert whole.text.endswith("\n\n" + "x" * 250)
+    assert full_page.text.endswith("\n\n" + "x" * 250)
 
 
 async def test_a_bomb_is_read_up_to_the_bound(site: Site) -> None:

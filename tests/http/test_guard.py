@@ -98,7 +98,7 @@ INVALID = (httpx.InvalidURL, httpx2.InvalidURL, httpx.LocalProtocolError, httpx2
 """Errors of the libraries for what is no URL, before the transport sees it."""
 
 
-async def refused(client: Any, url: str) -> UrlRefusedError:
+async def refusal_of(client: Any, url: str) -> UrlRefusedError:
     with pytest.raises(UrlRefusedError) as caught:
         await client.get(url)
     return caught.value
@@ -131,7 +131,7 @@ async def test_a_name_whose_address_is_not_public_is_not_connected_to(traps: lis
     ]
     for answer in answers:
         async with client_of(library, resolver=Names(tea_example_org=[answer])) as client:
-            error = await refused(client, f"http://tea.example.org:{traps[0].port}/")
+            error = await refusal_of(client, f"http://tea.example.org:{traps[0].port}/")
             assert not any(address in str(error) for address in answer)  # a model does not see internal addresses
             assert "the option hosts=[..., " in error.__notes__[0]  # the user does
 
@@ -146,7 +146,7 @@ async def test_what_is_no_public_web_page_is_refused(url: str) -> None:
         with pytest.raises((UrlRefusedError, *INVALID, httpx2.UnsupportedProtocol)):
             await client.get(url)
 
-    assert resolver.asked == []
+    assert resolver.lookups == []
 
 
 @BOTH_LIBRARIES
@@ -160,8 +160,8 @@ async def test_each_connection_goes_to_an_address_that_was_checked_for_it(site: 
         async with client_of(library, hosts=["tea.example.org", "127.0.0.1"], resolver=names) as client:
             url = f"http://tea.example.org:{site.port}/page?case={case}&close=1"
             assert (await client.get(url)).is_success
-            assert names.asked == ["tea.example.org"]  # one lookup only: connecting does not resolve the name again
-            await refused(client, url)
+            assert names.lookups == ["tea.example.org"]  # one lookup only: connecting does not resolve the name again
+            await refusal_of(client, url)
         assert trap.accepted == 0
 
     [request] = site.requests(case)
@@ -180,7 +180,7 @@ async def test_a_connection_that_is_kept_stays_at_its_address(site: Site, librar
         assert trap.accepted == 0
 
     assert len({request["client"] for request in site.requests(case)}) == 1
-    assert names.asked == ["tea.example.org"]
+    assert names.lookups == ["tea.example.org"]
 
 
 @BOTH_LIBRARIES
@@ -190,7 +190,7 @@ async def test_a_redirect_leads_to_no_private_address(site: Site, host: str, lib
     names = Names(rebound_example_org=[["127.0.0.2"]])
     with Trap("127.0.0.2") as trap, anyio.fail_after(WAIT):
         async with client_of(library, hosts=["*", "127.0.0.1"], resolver=names) as client:
-            await refused(client, site.url("/redirect", to=f"http://{host}:{trap.port}/"))
+            await refusal_of(client, site.url("/redirect", to=f"http://{host}:{trap.port}/"))
         assert trap.accepted == 0
 
 
@@ -215,12 +215,12 @@ async def test_what_is_allowed_is_no_more_than_what_is_written(site: Site) -> No
     """An allowed host may still not resolve to this machine, and an allowed network allows no names that lead there."""
     names = Names(tea_example_org=[["127.0.0.1"]])
     async with client_of(httpx2, hosts=["tea.example.org"], resolver=names) as client:
-        await refused(client, f"http://tea.example.org:{site.port}/page")
+        await refusal_of(client, f"http://tea.example.org:{site.port}/page")
     async with client_of(httpx2, hosts=["127.0.0.1"], resolver=names) as client:
-        error = await refused(client, f"http://tea.example.org:{site.port}/page")
+        error = await refusal_of(client, f"http://tea.example.org:{site.port}/page")
         assert str(error).endswith("its host is not among those that are allowed. Allowed: 127.0.0.1.")
     async with client_of(httpx2, hosts=["127.0.0.1"], ports=[80]) as client:
-        await refused(client, site.url())
+        await refusal_of(client, site.url())
     async with client_of(httpx2, allow_private=True, resolver=names) as client:
         assert (await client.get(f"http://tea.example.org:{site.port}/page")).is_success
         assert (await client.get(site.url())).is_success
@@ -261,24 +261,24 @@ async def test_a_proxy_of_the_environment_does_not_bypass_the_guard_and_is_named
         for _ in range(2):
             async with client_of(library, hosts=["127.0.0.1"]) as client:
                 assert (await client.get(site.url())).is_success
-                await refused(client, f"http://127.0.0.2:{proxy.port}/")
+                await refusal_of(client, f"http://127.0.0.2:{proxy.port}/")
         assert proxy.accepted == 0
 
     assert caplog.text.count("not through the proxy in HTTP_PROXY") == 1
     assert "secret" not in caplog.text
 
 
-PUBLIC = [ip_address(one) for one in ("93.184.216.34", "1.1.1.1", "2606:4700:4700::1111")]
+PUBLIC = [ip_address(text) for text in ("93.184.216.34", "1.1.1.1", "2606:4700:4700::1111")]
 NOT_PUBLIC = [
-    ip_network(one)
-    for one in (
+    ip_network(text)
+    for text in (
         "0.0.0.0/8 10.0.0.0/8 100.64.0.0/10 127.0.0.0/8 169.254.0.0/16 172.16.0.0/12 192.0.0.0/24 192.168.0.0/16 "
         "198.18.0.0/15 224.0.0.0/4 240.0.0.0/4 ::/128 ::1/128 fc00::/7 fe80::/10 ff00::/8 2001:db8::/32 64:ff9b:1::/48"
     ).split()
 ]
 
 
-def embedded(v4: IPv4Address) -> st.SearchStrategy[IPv6Address]:
+def embed(v4: IPv4Address) -> st.SearchStrategy[IPv6Address]:
     """Return an IPv4 address in all forms in which IPv6 can embed it."""
     number = int(v4)
     forms = [
@@ -293,7 +293,7 @@ def embedded(v4: IPv4Address) -> st.SearchStrategy[IPv6Address]:
 
 
 private = st.sampled_from(NOT_PUBLIC).flatmap(lambda network: st.ip_addresses(network=network))
-hidden = private.filter(lambda address: address.version == 4).flatmap(embedded)
+hidden = private.filter(lambda address: address.version == 4).flatmap(embed)
 
 
 class Nowhere(httpcore2.AsyncNetworkBackend):
@@ -312,7 +312,7 @@ async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
     addresses: list[IPv4Address | IPv6Address],
 ) -> None:
     """One address that is not public makes the name refused, in every IPv6 form that embeds IPv4."""
-    names = Names(tea_example_org=[[str(one) for one in addresses]])
+    names = Names(tea_example_org=[[str(address) for address in addresses]])
     backend = GuardedBackend(rules_of("GuardedTransport", None, private=False, ports=None), names)
     plain = backend._network = Nowhere()
     try:
@@ -320,6 +320,8 @@ async def test_whatever_a_name_leads_to_only_public_addresses_are_connected_to(
     except _AddressRefusedError:
         assert plain.connected == []
     else:
-        assert set(plain.connected) <= {str(one) for one in addresses}
-        assert all(one.is_global and not one.is_multicast for one in addresses if one.version == 4)
-        assert not any(one in network for one in addresses for network in NOT_PUBLIC if network.version == one.version)
+        assert set(plain.connected) <= {str(address) for address in addresses}
+        assert all(address.is_global and not address.is_multicast for address in addresses if address.version == 4)
+        assert not any(
+            address in network for address in addresses for network in NOT_PUBLIC if network.version == address.version
+        )

@@ -12,7 +12,7 @@ from anyio.abc import SocketAttribute, SocketStream
 
 from callboard import ToolNode, tool_call
 from callboard_actors.http import fetch_tool
-from tests.helpers import watched_loop
+from tests.helpers import watch_loop
 
 from ._world import BOTH_LIBRARIES, LOOPBACK, WAIT, Site, client_of
 
@@ -133,11 +133,11 @@ PAGES = {
 }
 
 
-async def held_by(url: str, **options: object) -> tuple[float, str]:
+async def hold_of(url: str, **options: object) -> tuple[float, str]:
     """Fetch a page until it holds the loop shortly, three times at most; return the last hold and text."""
     node = ToolNode([fetch_tool(hosts=LOOPBACK, **options)])
     for _ in range(3):
-        async with watched_loop() as hold:
+        async with watch_loop() as hold:
             state = await node.ainvoke([tool_call("fetch", "1", url=url)])
         if hold.longest < MOST:
             break
@@ -150,7 +150,7 @@ async def test_no_page_of_a_megabyte_holds_the_loop(site: Site, kind: str) -> No
     """169 bytes of empty comments without a media type doubled the time of a regular expression with each comment."""
     content_type, part = PAGES[kind]
     query = {"type": content_type} if content_type else {}
-    hold, text = await held_by(site.url("/body", hex=part.hex(), times=MB // len(part), **query))
+    hold, text = await hold_of(site.url("/body", hex=part.hex(), times=MB // len(part), **query))
 
     assert text.startswith("HTTP 200 OK")
     assert hold < MOST
@@ -159,7 +159,7 @@ async def test_no_page_of_a_megabyte_holds_the_loop(site: Site, kind: str) -> No
 @pytest.mark.parametrize("layers", [1, 2, 3])
 async def test_no_bomb_holds_the_loop(site: Site, layers: int) -> None:
     """Decompression runs in pieces, and other tasks between them."""
-    hold, _ = await held_by(site.url("/bomb", layers=layers), max_bytes=16 * MB)
+    hold, _ = await hold_of(site.url("/bomb", layers=layers), max_bytes=16 * MB)
 
     assert hold < MOST
 
@@ -170,7 +170,7 @@ async def test_no_head_holds_the_loop(line: bytes) -> None:
     holds = []
     async with server(OK + b"X: y\r\n" + line * 990 + b"\r\n") as url:
         for _ in range(3):
-            async with client_of(httpx2, hosts=LOOPBACK) as client, watched_loop() as hold:
+            async with client_of(httpx2, hosts=LOOPBACK) as client, watch_loop() as hold:
                 assert (await client.get(url)).is_success
             holds.append(hold.longest)
 

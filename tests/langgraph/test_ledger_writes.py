@@ -39,31 +39,31 @@ class Saver(InMemorySaver):
             await asyncio.sleep(0)
 
 
-def seen_by_a_node(saver: InMemorySaver) -> RunnableConfig:
+def config_in_node(saver: InMemorySaver) -> RunnableConfig:
     """Return the config that LangGraph passes to a node."""
-    seen: list[RunnableConfig] = []
+    configs: list[RunnableConfig] = []
 
     def node(_: State, config: RunnableConfig) -> Any:
-        seen.append(config)
+        configs.append(config)
         return {}
 
     builder: Any = StateGraph(State)
     builder.add_node("tools", node)
     builder.add_edge(START, "tools")
     builder.compile(checkpointer=saver).invoke({"messages": []}, {"configurable": {"thread_id": "t"}})
-    return seen[0]
+    return configs[0]
 
 
-def given(*names: str) -> dict[str, Any]:
+def state_with_calls(*names: str) -> dict[str, Any]:
     return {"messages": [calls(*(tool_call(name, f"id-{number}") for number, name in enumerate(names)))]}
 
 
 async def test_calls_that_finish_in_the_same_turn_share_a_write(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each write has all results so far: the writes of a thousand calls, one by one, take more than a second."""
     saver, counted = InMemorySaver(), Saver()
-    config = seen_by_a_node(saver)
+    config = config_in_node(saver)
     monkeypatch.setattr(saver, "put_writes", counted.put_writes)
-    await ToolNode([Recorder().tool("quick")]).ainvoke(given(*["quick"] * 50), config)
+    await ToolNode([Recorder().tool("quick")]).ainvoke(state_with_calls(*["quick"] * 50), config)
     assert len(counted.sizes) <= 2
     assert counted.sizes[-1] >= 49
 
@@ -92,9 +92,9 @@ async def test_a_shared_write_is_made_even_if_the_run_is_cancelled() -> None:
         finally:
             saver.released = True
 
-    tools = [StructuredTool.from_function(coroutine=one, description="Run.") for one in (first, later, cancelling)]
-    config = seen_by_a_node(saver)
+    tools = [StructuredTool.from_function(coroutine=body, description="Run.") for body in (first, later, cancelling)]
+    config = config_in_node(saver)
     with anyio.CancelScope() as scope:
-        await ToolNode(tools).ainvoke(given("first", "later", "later", "cancelling"), config)
+        await ToolNode(tools).ainvoke(state_with_calls("first", "later", "later", "cancelling"), config)
     assert scope.cancelled_caught
     assert saver.sizes == [1, 3]

@@ -71,26 +71,28 @@ class State(TypedDict, total=False):
 
 
 @functools.cache
-def parsed(path: Path) -> list[ast.AST]:
+def nodes_of(path: Path) -> list[ast.AST]:
     return [*ast.walk(ast.parse(path.read_text()))]
 
 
 def private_imports(path: Path, *libraries: str) -> set[tuple[str, str]]:
     """Return the private names of libraries, by default of LangGraph, that a module imports, as (module, name)."""
-    found: set[tuple[str, str]] = set()
-    for node in parsed(path):
+    imports: set[tuple[str, str]] = set()
+    for node in nodes_of(path):
         if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] in (libraries or ("langgraph",)):
             private_module = any(part.startswith("_") for part in str(node.module).split("."))
-            found |= {(str(node.module), a.name) for a in node.names if private_module or a.name.startswith("_")}
-    return found
+            imports |= {(str(node.module), a.name) for a in node.names if private_module or a.name.startswith("_")}
+    return imports
 
 
-def seen_by_a_node(value: Any = None, *, saver: Any = None, run: Callable[[], Any] = lambda: None) -> dict[str, Any]:
+def configurable_in_node(
+    value: Any = None, *, saver: Any = None, run: Callable[[], Any] = lambda: None
+) -> dict[str, Any]:
     """Return the `configurable` that LangGraph passes to a node."""
-    seen: dict[str, Any] = {}
+    configurable: dict[str, Any] = {}
 
     def node(state: State, config: RunnableConfig) -> Any:
-        seen.update(config["configurable"])
+        configurable.update(config["configurable"])
         run()
         return {}
 
@@ -98,7 +100,7 @@ def seen_by_a_node(value: Any = None, *, saver: Any = None, run: Callable[[], An
     builder.add_node("node", node)
     builder.add_edge(START, "node")
     builder.compile(checkpointer=saver).invoke(value or {"value": "x"}, {"configurable": {"thread_id": "t"}})
-    return seen
+    return configurable
 
 
 DOOR = set((SOURCES / "_langgraph").glob("*.py"))
@@ -123,7 +125,9 @@ def test_only_one_module_uses_private_names() -> None:
 
 def test_every_private_name_that_is_imported_exists() -> None:
     libraries = ("langgraph", "langchain_core", "langsmith", "anyio", "trio", "asyncio")
-    for module, name in {found for path in SOURCES.rglob("*.py") for found in private_imports(path, *libraries)}:
+    for module, name in {
+        private_import for path in SOURCES.rglob("*.py") for private_import in private_imports(path, *libraries)
+    }:
         assert hasattr(import_module(module), name), f"{module}.{name}"
 
 
@@ -159,20 +163,20 @@ def test_every_private_attribute_that_is_used_exists(request: pytest.FixtureRequ
     """A new attribute of another library must be added to the table of this test."""
     owners = {**OWNERS, "_fixtureinfo": request.node}
     used: set[str] = set()
-    own: set[str] = set()
-    for node in (node for path in SOURCES.rglob("*.py") for node in parsed(path)):
+    own_names: set[str] = set()
+    for node in (node for path in SOURCES.rglob("*.py") for node in nodes_of(path)):
         match node:
             case ast.Attribute(attr=name, ctx=ast.Load()) if PRIVATE(name):
                 used.add(name)
             case ast.Call(func=ast.Name("getattr"), args=[_, ast.Constant(str(name)), *_]) if PRIVATE(name):
                 used.add(name)
             case ast.Attribute(attr=name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name) | ast.arg(name):
-                own.add(name)
+                own_names.add(name)
             case ast.ClassDef(name) | ast.Name(name, ast.Store()):
-                own.add(name)
+                own_names.add(name)
             case _:
                 pass
-    assert used - own == owners.keys()
+    assert used - own_names == owners.keys()
     assert [name for name, owner in owners.items() if not hasattr(owner, name)] == []
 
 
@@ -192,16 +196,16 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
     """`interrupt()` uses its counter, its answers, its callback and its namespace, and no other key."""
     from callboard._langgraph._call_scope import CallScratchpad, call_config, question_id
 
-    told: list[tuple[str, list[Any]]] = []
+    recorded_answers: list[tuple[str, list[Any]]] = []
 
     class Owner:
         outer_scratchpad = forward = graphs = None
         run = ""
 
         def record_answers(self, key: str, answers: list[Any]) -> None:
-            told.append((key, answers))
+            recorded_answers.append((key, answers))
 
-    def asked(answers: list[Any] | None, times: int) -> list[Any]:
+    def ask_questions(answers: list[Any] | None, times: int) -> list[Any]:
         scratchpad = CallScratchpad(Owner(), "call-1", "call:1", answers)
         token = var_child_runnable_config.set(call_config({}, {}, scratchpad))
         try:
@@ -210,16 +214,16 @@ def test_interrupt_uses_three_keys_and_the_scratchpad_as_our_calls_do() -> None:
             var_child_runnable_config.reset(token)
 
     with pytest.raises(GraphInterrupt) as caught:
-        asked(None, 1)
+        ask_questions(None, 1)
     (question,) = caught.value.args[0]
     assert (question.value, question.id) == ("0?", question_id("call:1", 0))
-    assert told == []
+    assert recorded_answers == []
     with pytest.raises(GraphInterrupt) as caught:
-        asked(["a", None], 3)
+        ask_questions(["a", None], 3)
     (question,) = caught.value.args[0]
     assert (question.value, question.id) == ("2?", question_id("call:1", 2))
-    assert told == [("call-1", ["a"]), ("call-1", ["a", None])]
-    assert asked(["a", None], 2) == ["a", None]
+    assert recorded_answers == [("call-1", ["a"]), ("call-1", ["a", None])]
+    assert ask_questions(["a", None], 2) == ["a", None]
 
 
 def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
@@ -229,20 +233,20 @@ def test_the_call_scratchpad_is_a_whole_pregel_scratchpad() -> None:
     from callboard._langgraph._call_scope import CallScratchpad
 
     owner: Any = SimpleNamespace(outer_scratchpad=None, forward=None, graphs=None, run="")
-    made = CallScratchpad(owner, "call-1", "call:1")
-    assert isinstance(made, PregelScratchpad)
-    known = "step stop call_counter interrupt_counter get_null_resume resume subgraph_counter"
-    assert {field.name for field in fields(PregelScratchpad)} == set(known.split())
-    assert (made.step, made.stop, made.resume, made.get_null_resume(True)) == (0, 0, [], None)
-    assert [made.interrupt_counter(), made.interrupt_counter()] == [0, 1]
-    assert [made.subgraph_counter(), made.subgraph_counter()] == [0, 1]
+    scratchpad = CallScratchpad(owner, "call-1", "call:1")
+    assert isinstance(scratchpad, PregelScratchpad)
+    field_names = "step stop call_counter interrupt_counter get_null_resume resume subgraph_counter"
+    assert {field.name for field in fields(PregelScratchpad)} == set(field_names.split())
+    assert (scratchpad.step, scratchpad.stop, scratchpad.resume, scratchpad.get_null_resume(True)) == (0, 0, [], None)
+    assert [scratchpad.interrupt_counter(), scratchpad.interrupt_counter()] == [0, 1]
+    assert [scratchpad.subgraph_counter(), scratchpad.subgraph_counter()] == [0, 1]
 
 
 def test_a_task_has_what_we_read_from_it() -> None:
     from callboard._langgraph._outer_task import graph_task
 
     saver = InMemorySaver()
-    conf = seen_by_a_node(saver=saver)
+    conf = configurable_in_node(saver=saver)
     assert isinstance(conf["__pregel_scratchpad"], PregelScratchpad)
     assert conf["__pregel_scratchpad"].resume == []
     assert callable(conf["__pregel_send"])
@@ -269,7 +273,7 @@ def test_the_reader_is_a_partial_with_the_channels_in_second_place() -> None:
         reader.append(config["configurable"]["__pregel_read"])
         read.update(read_state(config))
 
-    seen_by_a_node({"value": "mine"}, run=look)
+    configurable_in_node({"value": "mine"}, run=look)
     assert isinstance(reader[0], functools.partial)
     assert read["value"] == "mine"
     assert read_state({"configurable": {}}) == {}

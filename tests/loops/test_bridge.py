@@ -66,25 +66,25 @@ def test_invoke_works_in_the_thread_of_a_running_loop(backend: str) -> None:
 
     async def main() -> object:
         user.set("ada")
-        found = content(node.invoke(ask("echo")))
+        first_content = content(node.invoke(ask("echo")))
         await anyio.sleep(0.001)
-        return [found, content(node.invoke(ask("echo")))]
+        return [first_content, content(node.invoke(ask("echo")))]
 
     assert within(10, lambda: anyio.run(main, backend=backend)) == ["ada", "ada"]
 
 
 def test_invoke_works_from_many_threads_at_once() -> None:
     node = echo_node()
-    found: list[object] = []
+    outputs: list[object] = []
 
     def go() -> None:
-        found.append(content(node.invoke(ask("echo"))))
+        outputs.append(content(node.invoke(ask("echo"))))
 
     run_in_threads(*(threading.Thread(target=go) for _ in range(20)))
-    assert found == ["nobody"] * 20
+    assert outputs == ["nobody"] * 20
 
 
-def nested(depth: int, kinds: str) -> ToolNode:
+def nest_nodes(depth: int, kinds: str) -> ToolNode:
     """Return a node whose tool invokes a node, and so on: `a` async, `s` sync, `w` from a worker thread below."""
 
     def step(inner: ToolNode, kind: str) -> StructuredTool:
@@ -114,7 +114,7 @@ def nested(depth: int, kinds: str) -> ToolNode:
 @pytest.mark.parametrize("kinds", ["a", "s", "w", "as", "sw", "wa", "aws"])
 def test_invoke_nests_without_deadlock(kinds: str) -> None:
     """Promise 11: a tool on the background loop may invoke a node, and so may all code that this node runs."""
-    node = nested(5, kinds)
+    node = nest_nodes(5, kinds)
 
     def go() -> object:
         user.set("ada")
@@ -127,7 +127,7 @@ def test_invoke_nests_without_deadlock(kinds: str) -> None:
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
     """Promise 11: a chain of nodes may begin with `ainvoke` and continue with `invoke`."""
-    node = nested(4, "aws")
+    node = nest_nodes(4, "aws")
 
     async def main() -> object:
         return content(await node.ainvoke(ask("down")))
@@ -136,7 +136,7 @@ def test_nested_invokes_work_below_a_running_loop(backend: str) -> None:
 
 
 def test_the_threads_of_nested_invokes_end() -> None:
-    node = nested(3, "a")
+    node = nest_nodes(3, "a")
     within(30, lambda: node.invoke(ask("down")))
     deadline = time.monotonic() + 5
     while sum(thread.name == "callboard-asyncio" for thread in threading.enumerate()) > 1:
@@ -214,17 +214,17 @@ def test_a_loop_of_the_tools_stays_the_same_from_call_to_call() -> None:
 async def test_code_that_needs_asyncio_gets_it_with_its_context() -> None:
     async def main() -> tuple[object, str]:
         await asyncio.sleep(0.001)
-        found = user.get()
+        user_name = user.get()
         user.set("changed")
-        return found, type(asyncio.get_running_loop()).__module__
+        return user_name, type(asyncio.get_running_loop()).__module__
 
     token = user.set("ada")
     try:
         with anyio.fail_after(10):
-            found, module = await run_on_asyncio(main)
+            user_name, module = await run_on_asyncio(main)
     finally:
         user.reset(token)
-    assert found == "ada"
+    assert user_name == "ada"
     assert module.startswith(("asyncio", "uvloop"))
 
 
@@ -244,7 +244,7 @@ async def test_an_error_from_the_other_side_is_the_same_object() -> None:
 @pytest.mark.real_clock
 async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> None:
     """Promise 1: a cancelled call leaves nothing on the background loop, because its caller waits for the clean-up."""
-    seen: list[str] = []
+    steps: list[str] = []
 
     async def main() -> None:
         try:
@@ -252,13 +252,13 @@ async def test_a_cancelled_caller_waits_for_the_clean_up_on_the_other_side() -> 
         finally:
             if anyio.get_cancelled_exc_class() is asyncio.CancelledError and caller == "trio":
                 await asyncio.sleep(0.2)
-            seen.append("cleaned up")
+            steps.append("cleaned up")
 
     caller = sniffio.current_async_library()
     with anyio.move_on_after(0.05) as scope:
         await run_on_asyncio(main)
     assert scope.cancelled_caught
-    assert seen == ["cleaned up"]
+    assert steps == ["cleaned up"]
 
 
 @pytest.mark.backends("trio")
@@ -323,19 +323,19 @@ def foreign(fn: Callable[..., object]) -> StructuredTool:
 
 @pytest.mark.real_clock
 async def test_a_tool_that_needs_asyncio_completes_its_clean_up_within_the_grace() -> None:
-    seen: list[str] = []
+    steps: list[str] = []
 
     async def stuck() -> None:
         try:
             await asyncio.sleep(100)
         finally:
             await asyncio.sleep(0.1)
-            seen.append("cleaned up")
+            steps.append("cleaned up")
 
     node = ToolNode([foreign(stuck)], timeout=0.4)
     [message] = await node.ainvoke(ask("stuck"))
     assert message.additional_kwargs == {"callboard": {"ended": "timeout"}}
-    assert seen == ["cleaned up"]
+    assert steps == ["cleaned up"]
     assert node.statistics() == IDLE
 
 
@@ -355,13 +355,13 @@ async def test_the_grace_of_the_policy_crosses_the_bridge() -> None:
 
 @pytest.mark.real_clock
 async def test_remaining_crosses_the_bridge() -> None:
-    seen: list[float] = []
+    remaining_times: list[float] = []
 
     async def look() -> None:
-        seen.append(remaining())
+        remaining_times.append(remaining())
 
     await ToolNode([foreign(look)], timeout=20).ainvoke(ask("look"))
-    assert 19 < seen[0] <= 20.1  # an event loop may round its time to milliseconds
+    assert 19 < remaining_times[0] <= 20.1  # an event loop may round its time to milliseconds
 
 
 @pytest.mark.real_clock

@@ -22,7 +22,7 @@ class BrokenClock(trio.abc.Clock):
         raise ValueError("broken")
 
 
-def crashed_loop() -> EventLoop:
+def loop_after_crash() -> EventLoop:
     """Return the loop of a thread in which trio's scheduler has failed."""
     loops: list[EventLoop] = []
 
@@ -47,4 +47,4 @@ TASKS: list[object] = []
 
 def test_another_thread_may_wake_a_task_of_a_loop_that_has_crashed() -> None:
     """The thread, which answers many loops or frees a place at a shared limit, would fail with `OSError(9)`."""
-    assert crashed_loop().post(lambda: None) is False
+    assert loop_after_crash().post(lambda: None) is False

@@ -127,7 +127,7 @@ async def test_a_scope_that_is_moved_after_its_loop_was_blocked_is_not_cancelled
 # Look-up of the running event loop, which each thread remembers.
 
 
-async def found() -> EventLoop:
+async def look_up_loop() -> EventLoop:
     return current_loop()
 
 
@@ -135,19 +135,19 @@ async def found() -> EventLoop:
 async def test_a_callback_between_two_tasks_is_outside_of_the_loop() -> None:
     """A callback has no task whose scopes could be cancelled, whichever loop the thread remembers."""
     current_loop()
-    running, said = asyncio.get_running_loop(), asyncio.Future[type[BaseException]]()
+    running, error_type = asyncio.get_running_loop(), asyncio.Future[type[BaseException]]()
 
     def look() -> None:
         try:
             current_loop()
         except BaseException as error:
-            said.set_result(type(error))
+            error_type.set_result(type(error))
 
     # Without the tests' own mark of the library, which a callback would inherit.
     context = copy_context()
     context.run(sniffio.current_async_library_cvar.set, None)
     running.call_soon(look, context=context)
-    assert issubclass(await asyncio.wait_for(said, WAIT), RuntimeError)
+    assert issubclass(await asyncio.wait_for(error_type, WAIT), RuntimeError)
 
 
 def test_trio_as_a_guest_of_asyncio_is_found() -> None:
@@ -209,21 +209,21 @@ BODIES = [_sleep, _in_a_scope, _in_two_scopes, _in_a_group, _in_a_group_in_a_sco
 @pytest.mark.parametrize("body", BODIES)
 async def test_a_child_that_is_cancelled_alone_goes_on_and_its_siblings_never_notice(body: Any) -> None:
     """A call that a person cancels still has to store its message."""
-    seen: list[object] = []
+    steps: list[object] = []
 
     async def child(scope: ChildScope) -> None:
         with scope:
             try:
                 await body()
             except BaseException as error:
-                seen.append(scope.end_cancellation(error))
+                steps.append(scope.end_cancellation(error))
             await anyio.sleep(3)
-            seen.append(current_loop().is_cancelled())
+            steps.append(current_loop().is_cancelled())
 
     async def sibling(scope: ChildScope) -> None:
         with scope:
             await anyio.sleep(20)
-            seen.append("sibling")
+            steps.append("sibling")
 
     scopes: list[ChildScope] = []
 
@@ -240,7 +240,7 @@ async def test_a_child_that_is_cancelled_alone_goes_on_and_its_siblings_never_no
             scopes[0].cancel_alone()
             scopes[0].cancel_alone()
         assert not nursery.cancel_called
-    assert seen == [True, False, "sibling"]
+    assert steps == [True, False, "sibling"]
     assert anyio.current_time() - start == pytest.approx(20, abs=1)
     assert tasks() == before
 
@@ -267,7 +267,7 @@ async def cancel_alone_and_with_nursery(child: Callable[[ChildScope], Any]) -> N
 @pytest.mark.parametrize("body", BODIES)
 async def test_a_child_that_was_cancelled_alone_ends_with_its_nursery(body: Any) -> None:
     """Promise 4: the cancellation of the owner passes, also while the child cleans up."""
-    seen: list[object] = []
+    steps: list[object] = []
 
     async def child(scope: ChildScope) -> None:
         with scope:
@@ -276,26 +276,26 @@ async def test_a_child_that_was_cancelled_alone_ends_with_its_nursery(body: Any)
             finally:
                 with current_loop().shield(math.inf):
                     await anyio.sleep(3)
-                seen.append("cleaned")
-            seen.append("went on")
+                steps.append("cleaned")
+            steps.append("went on")
 
     await cancel_alone_and_with_nursery(child)
-    assert seen == ["cleaned"]
+    assert steps == ["cleaned"]
 
 
 @pytest.mark.parametrize("body", BODIES)
 async def test_a_child_that_ended_its_cancellation_is_cancelled_again_with_its_nursery(body: Any) -> None:
     """The batch of a cancelled call may be cancelled while the call stores its message."""
-    seen: list[object] = []
+    steps: list[object] = []
 
     async def child(scope: ChildScope) -> None:
         with scope:
             try:
                 await body()
             except BaseException as error:
-                seen.append(scope.end_cancellation(error))
+                steps.append(scope.end_cancellation(error))
             await anyio.sleep(60)
-            seen.append("went on")
+            steps.append("went on")
 
     await cancel_alone_and_with_nursery(child)
-    assert seen == [True]
+    assert steps == [True]

@@ -26,22 +26,22 @@ ERAS = pytest.mark.parametrize("era", ["2025", "2026"])
 every_era = pytest.mark.parametrize("command", [OLD, NEW], ids=["2025", "2026"])
 
 
-def bad(how: str, *more: str) -> list[str]:
-    return [sys.executable, "-m", f"{__package__}._bad", how, *more]
+def bad(defect: str, *arguments: str) -> list[str]:
+    return [sys.executable, "-m", f"{__package__}._bad", defect, *arguments]
 
 
 def odd(era: str, **options: Any) -> McpServer:
     """Return a server that lists or sends odd things, which `_odd` explains; further options are those of McpServer."""
-    how = {key: options.pop(key) for key in ("tools", "many", "cursor", "blocks", "pings") if key in options}
-    command = [sys.executable, "-m", f"{__package__}._odd", era, json.dumps(how)]
+    oddities = {key: options.pop(key) for key in ("tools", "many", "cursor", "blocks", "pings") if key in options}
+    command = [sys.executable, "-m", f"{__package__}._odd", era, json.dumps(oddities)]
     return McpServer(command, cwd=ROOT, name="shop", **options)
 
 
 async def answers(
     node: ToolNode, *calls: Mapping[str, Any], config: Mapping[str, Any] | None = None
 ) -> list[ToolMessage]:
-    found = await node.ainvoke(list(calls), cast("Any", config))
-    return cast("list[ToolMessage]", found["messages"])
+    state = await node.ainvoke(list(calls), cast("Any", config))
+    return cast("list[ToolMessage]", state["messages"])
 
 
 async def appears(path: Path) -> None:
@@ -52,7 +52,7 @@ async def appears(path: Path) -> None:
 
 
 @contextmanager
-def started(module: str, *arguments: str) -> Generator[str]:
+def serve_module(module: str, *arguments: str) -> Generator[str]:
     """Run a server on loopback in its own process; yield its URL."""
     command = [sys.executable, "-m", f"{__package__}.{module}", *arguments]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) as process:
@@ -67,7 +67,7 @@ def started(module: str, *arguments: str) -> Generator[str]:
 async def over_http(module: str, *arguments: str) -> AsyncGenerator[str]:
     """Run a server on loopback for one test; the event loop goes on while it starts."""
     with ExitStack() as stack:
-        yield await anyio.to_thread.run_sync(stack.enter_context, started(module, *arguments))
+        yield await anyio.to_thread.run_sync(stack.enter_context, serve_module(module, *arguments))
 
 
 def port_of(url: str) -> str:

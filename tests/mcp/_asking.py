@@ -51,12 +51,12 @@ class Done:
 
 def server(done: Done | None = None) -> MCPServer[Any]:
     known_key = RequestStateSecurity(keys=["the same key in each process, as it is known"])
-    made: MCPServer[Any] = MCPServer("asking", request_state_security=known_key)
+    mcp_server: MCPServer[Any] = MCPServer("asking", request_state_security=known_key)
     done = done or Done()
-    _add_rounds(made, done)
-    _add_elicit(made, done)
-    _add_resolved(made, done)
-    return made
+    _add_rounds(mcp_server, done)
+    _add_elicit(mcp_server, done)
+    _add_resolved(mcp_server, done)
+    return mcp_server
 
 
 def form(key: str, message: str) -> ElicitRequest:
@@ -64,20 +64,20 @@ def form(key: str, message: str) -> ElicitRequest:
     return ElicitRequest(params=ElicitRequestFormParams(message=message, requested_schema=schema))
 
 
-def _add_rounds(made: MCPServer[Any], done: Done) -> None:
-    @made.tool()
+def _add_rounds(mcp_server: MCPServer[Any], done: Done) -> None:
+    @mcp_server.tool()
     async def book(table: str, ctx: Ctx) -> str | InputRequiredResult:
         """Book a table, in the way of 2026: reserve it, ask two things at once, and book."""
-        given = ctx.input_responses or {}
-        if not given:
+        responses = ctx.input_responses or {}
+        if not responses:
             done.note(f"reserve {table}")
-            asked = {"guests": form("guests", "How many?"), "hour": form("hour", "When?")}
-            return InputRequiredResult(input_requests=asked, request_state=f"reserved:{table}")
+            forms = {"guests": form("guests", "How many?"), "hour": form("hour", "When?")}
+            return InputRequiredResult(input_requests=forms, request_state=f"reserved:{table}")
         done.note(f"book with {ctx.request_state}")
-        answers = [one.content for one in given.values() if isinstance(one, ElicitResult)]
+        answers = [response.content for response in responses.values() if isinstance(response, ElicitResult)]
         return f"{table}: {answers}"
 
-    @made.tool()
+    @mcp_server.tool()
     async def once(table: str, ctx: Ctx) -> str | InputRequiredResult:
         """Book a table: reserve it, ask one thing, and book."""
         if not ctx.input_responses:
@@ -86,17 +86,17 @@ def _add_rounds(made: MCPServer[Any], done: Done) -> None:
                 input_requests={"guests": form("guests", "How many?")}, request_state=f"reserved:{table}"
             )
         done.note(f"book with {ctx.request_state}")
-        [answer] = [one.content for one in ctx.input_responses.values() if isinstance(one, ElicitResult)]
+        [answer] = [response.content for response in ctx.input_responses.values() if isinstance(response, ElicitResult)]
         return f"{table} for {(answer or {})['guests']}"
 
-    @made.tool()
+    @mcp_server.tool()
     async def endless() -> str | InputRequiredResult:
         """Ask for nothing but time."""
         return InputRequiredResult(request_state="more")
 
 
-def _add_elicit(made: MCPServer[Any], done: Done) -> None:
-    @made.tool()
+def _add_elicit(mcp_server: MCPServer[Any], done: Done) -> None:
+    @mcp_server.tool()
     async def reserve(table: str, ctx: Ctx) -> str:
         """Reserve a table, in the way of 2025: ask while the call is under way."""
         done.note(f"reserve {table}")
@@ -105,7 +105,7 @@ def _add_elicit(made: MCPServer[Any], done: Done) -> None:
         done.note(f"book {table}")
         return f"{table}: {guests!r} {sure.action}"
 
-    @made.tool()
+    @mcp_server.tool()
     async def wait(folder: str) -> str:
         """Wait until a file is there; asks nothing."""
         Path(folder, "waiting").touch()
@@ -123,14 +123,14 @@ async def _sure(table: str) -> Elicit[Sure]:
     return Elicit(f"Cancel {table}?", Sure)
 
 
-def _add_resolved(made: MCPServer[Any], done: Done) -> None:
-    @made.tool()
+def _add_resolved(mcp_server: MCPServer[Any], done: Done) -> None:
+    @mcp_server.tool()
     async def cancel(table: str, sure: Annotated[Sure, Resolve(_sure)]) -> str:
         """Cancel a table; asks in the way of the version that is spoken."""
         done.note(f"cancel {table} {sure.sure}")
         return f"cancelled {table}: {sure.sure}"
 
-    @made.tool()
+    @mcp_server.tool()
     async def shorten(text: str, short: Annotated[CreateMessageResult, Resolve(_summary)]) -> str:
         """Have a text shortened by the client's model."""
         assert isinstance(short.content, TextContent)

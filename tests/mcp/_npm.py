@@ -39,9 +39,9 @@ async def everything_over_http() -> AsyncGenerator[str]:
         try:
             assert process.stdout is not None
             with anyio.fail_after(WAIT):
-                said = BufferedByteReceiveStream(process.stdout)
-                await said.receive_until(b"listens at ", 1000)
-                port = await said.receive_until(b"\n", 10)
+                output = BufferedByteReceiveStream(process.stdout)
+                await output.receive_until(b"listens at ", 1000)
+                port = await output.receive_until(b"\n", 10)
             yield f"http://127.0.0.1:{int(port)}/mcp"
         finally:
             process.kill()

@@ -15,7 +15,7 @@ GOOD = {"name": "good", "inputSchema": {"type": "object", "properties": {"text":
 
 def main(era: str, odd: str) -> None:
     """Answer requests."""
-    plain, asked = Plain(era), json.loads(odd)
+    plain, oddities = Plain(era), json.loads(odd)
     for line in sys.stdin:
         message = json.loads(line)
         method, number = message.get("method"), message.get("id")
@@ -23,12 +23,12 @@ def main(era: str, odd: str) -> None:
             continue
         answer = plain.answer(method, message.get("params", {}), number)
         if method == "tools/list":
-            many = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(asked.get("many", 0))]
-            answer["result"]["tools"] = [*asked.get("tools", []), GOOD, *many]
-            answer["result"] |= {"nextCursor": asked["cursor"]} if "cursor" in asked else {}
-        if method == "tools/call" and "blocks" in asked:
-            answer["result"]["content"] = [{}] * asked["blocks"]
-        for n in range(asked.get("pings", 0) if method == "tools/call" else 0):
+            many = [{"name": f"t{n}", "inputSchema": {"type": "object"}} for n in range(oddities.get("many", 0))]
+            answer["result"]["tools"] = [*oddities.get("tools", []), GOOD, *many]
+            answer["result"] |= {"nextCursor": oddities["cursor"]} if "cursor" in oddities else {}
+        if method == "tools/call" and "blocks" in oddities:
+            answer["result"]["content"] = [{}] * oddities["blocks"]
+        for n in range(oddities.get("pings", 0) if method == "tools/call" else 0):
             sys.stdout.write(json.dumps({"jsonrpc": "2.0", "id": f"p{n}", "method": "ping"}) + "\n")
         send({"id": number, **answer})
 

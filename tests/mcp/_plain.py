@@ -69,7 +69,7 @@ class Plain:
             return str(len(self._notes))
         return text
 
-    def cancelled(self, number: object) -> None:
+    def note_cancel(self, number: object) -> None:
         """Note that a caller has cancelled its request."""
         if number in self._hang:
             Path(self._hang.pop(number), "cancelled").touch()
@@ -82,7 +82,7 @@ def main(era: str, *, leaves: bool = True) -> None:
         message = json.loads(line)
         method, params, number = message.get("method"), message.get("params", {}), message.get("id")
         if method == "notifications/cancelled":
-            plain.cancelled(params["requestId"])
+            plain.note_cancel(params["requestId"])
         if number is not None and (answer := plain.answer(method, params, number)) is not None:
             send({"id": number, **answer})
 

@@ -65,16 +65,16 @@ class Endpoint(BaseHTTPRequestHandler):
         """End the session."""
         self._send(200, None)
 
-    def _fail(self, how: str) -> None:
-        if how == "cut":
+    def _fail(self, failure: str) -> None:
+        if failure == "cut":
             self.close_connection = True
-        elif how in _STRAY:
-            self._send(200, {"jsonrpc": "2.0", **_STRAY[how]})
-        elif how == "packed":
+        elif failure in _STRAY:
+            self._send(200, {"jsonrpc": "2.0", **_STRAY[failure]})
+        elif failure == "packed":
             self._send(200, {"text": "x" * 10**7}, packed=True)
-        elif how == "many":
+        elif failure == "many":
             self._send(200, {"jsonrpc": "2.0", "id": 1, "result": {"values": [{}] * 5000}})
-        elif how == "events":
+        elif failure == "events":
             self.send_response(200)
             self.send_header("content-type", "text/event-stream")
             self.end_headers()
@@ -84,7 +84,7 @@ class Endpoint(BaseHTTPRequestHandler):
                 for part in (f"{small}\r\n\r", "\n", *[f"{small}\r\n\r\n"] * 1000, *["data: [{},{}],\r", "\n"] * 1000):
                     self.wfile.write(part.encode())
             self.close_connection = True
-        elif how == "huge":
+        elif failure == "huge":
             self.send_response(200)
             self.send_header("content-type", "application/json")
             self.end_headers()
@@ -93,7 +93,7 @@ class Endpoint(BaseHTTPRequestHandler):
                     self.wfile.write(b"x" * 65536)
             self.close_connection = True
         else:
-            self._send(int(how), {"detail": "no"})
+            self._send(int(failure), {"detail": "no"})
 
     def _send(self, status: int, body: dict[str, Any] | None, *, packed: bool = False) -> None:
         data = b"" if body is None else json.dumps(body).encode()

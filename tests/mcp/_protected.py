@@ -115,38 +115,38 @@ def server(port: int) -> MCPServer[Any]:
         validate_token_resource=True,
         client_registration_options=ClientRegistrationOptions(enabled=True),
     )
-    made: MCPServer[Any] = MCPServer("protected", auth=auth, auth_server_provider=office)
-    here: defaultdict[str, list[None]] = defaultdict(list)
-    both: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
+    mcp_server: MCPServer[Any] = MCPServer("protected", auth=auth, auth_server_provider=office)
+    arrivals: defaultdict[str, list[None]] = defaultdict(list)
+    meetings: defaultdict[str, anyio.Event] = defaultdict(anyio.Event)
 
-    @made.tool()
+    @mcp_server.tool()
     async def grant() -> str:
         """Tell what the caller has shown a token for."""
         token = get_access_token()
         return "nothing" if token is None else token.token.partition("-")[0]
 
-    @made.tool()
+    @mcp_server.tool()
     async def meet(place: str) -> str:
         """Wait for another one who calls this with the same place."""
-        here[place].append(None)
-        if len(here[place]) > 1:
-            both[place].set()
-        await both[place].wait()
+        arrivals[place].append(None)
+        if len(arrivals[place]) > 1:
+            meetings[place].set()
+        await meetings[place].wait()
         return "met"
 
-    @made.tool()
+    @mcp_server.tool()
     async def revoke() -> str:
         """Have all tokens be of no use."""
         office.revoke()
         return "revoked"
 
-    @made.tool()
+    @mcp_server.tool()
     async def close() -> str:
         """The same, and give none any more."""
         office.close()
         return "closed"
 
-    return made
+    return mcp_server
 
 
 if __name__ == "__main__":

@@ -20,27 +20,27 @@ Ctx = Context[Any, Any]
 
 def server() -> MCPServer[Any]:
     """Return a new server with notes of its own."""
-    made: MCPServer[Any] = MCPServer("served")
+    mcp_server: MCPServer[Any] = MCPServer("served")
     notes: list[str] = []
 
-    @made.tool()
+    @mcp_server.tool()
     async def echo(text: Annotated[str, Field(description="What to say.")]) -> str:
         """Say what was said."""
         return text
 
-    @made.tool()
+    @mcp_server.tool()
     async def remember(text: str) -> int:
         """Keep a note, and say how many there are."""
         notes.append(text)
         return len(notes)
 
-    _add_tools_with_context(made)
-    _add_tools_that_wait(made)
-    return made
+    _add_tools_with_context(mcp_server)
+    _add_tools_that_wait(mcp_server)
+    return mcp_server
 
 
-def _add_tools_with_context(made: MCPServer[Any]) -> None:
-    @made.tool()
+def _add_tools_with_context(mcp_server: MCPServer[Any]) -> None:
+    @mcp_server.tool()
     async def count(to: int, ctx: Ctx, every: float = 0) -> str:
         """Count, and say how far it is."""
         for number in range(to):
@@ -48,30 +48,30 @@ def _add_tools_with_context(made: MCPServer[Any]) -> None:
             await ctx.report_progress(number + 1, to, f"at {number + 1}")
         return f"counted to {to}"
 
-    @made.tool()
+    @mcp_server.tool()
     async def meta(ctx: Ctx) -> dict[str, Any]:
         """Tell what came along with the request."""
         return {key: value for key, value in (ctx.request_context.meta or {}).items() if isinstance(value, str)}
 
-    @made.tool()
+    @mcp_server.tool()
     async def header(name: str, ctx: Ctx) -> str:
         """Tell a header of the request."""
         return str((ctx.headers or {}).get(name))
 
-    @made.tool()
+    @mcp_server.tool()
     async def learn(name: str, ctx: Ctx) -> str:
         """Have one more tool."""
-        made.add_tool(_say, name=name, description="Say its name.")
+        mcp_server.add_tool(_say, name=name, description="Say its name.")
         if ctx.protocol_version == LATEST_MODERN_VERSION:
             await ctx.notify_tools_changed()
         else:
             await ctx.session.send_tool_list_changed()
         return "learned"
 
-    @made.tool()
+    @mcp_server.tool()
     async def forget(name: str, ctx: Ctx) -> str:
         """Have one tool less."""
-        made.remove_tool(name)
+        mcp_server.remove_tool(name)
         await ctx.notify_tools_changed()
         return "forgotten"
 
@@ -80,20 +80,20 @@ async def _say() -> str:
     return "said"
 
 
-def _add_tools_that_wait(made: MCPServer[Any]) -> None:
-    here: list[None] = []
+def _add_tools_that_wait(mcp_server: MCPServer[Any]) -> None:
+    arrivals: list[None] = []
 
-    @made.tool()
+    @mcp_server.tool()
     async def meet() -> int:
         """Wait a moment, and tell how many do."""
-        here.append(None)
+        arrivals.append(None)
         try:
             await anyio.sleep(0.01)
-            return len(here)
+            return len(arrivals)
         finally:
-            here.pop()
+            arrivals.pop()
 
-    @made.tool()
+    @mcp_server.tool()
     async def hang(folder: str) -> str:
         """Wait for ever, and note in a folder what becomes of it."""
         Path(folder, "began").touch()
@@ -103,7 +103,7 @@ def _add_tools_that_wait(made: MCPServer[Any]) -> None:
             Path(folder, "cancelled").touch()
         return "never"
 
-    @made.tool()
+    @mcp_server.tool()
     async def leave(code: int) -> str:
         """End the server."""
         sys.stderr.write("I am leaving\n")

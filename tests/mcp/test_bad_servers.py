@@ -32,7 +32,7 @@ async def test_one_that_dies_at_once_is_said_to_with_its_last_words() -> None:
 
 async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tmp_path: Path) -> None:
     """Without a timeout every caller would wait; processes that the server has started are ended, too."""
-    said = await why_not(
+    reason = await why_not(
         McpServer(
             bad("silent", str(tmp_path / "child")),
             cwd=ROOT,
@@ -40,7 +40,7 @@ async def test_one_that_never_answers_is_given_up_and_ended_with_its_children(tm
             bounds=McpBounds(start_timeout=0.5, grace=0.1),
         )
     )
-    assert said == "The actor 'shop' did not start: it did not answer within 0.5 s"
+    assert reason == "The actor 'shop' did not start: it did not answer within 0.5 s"
     child = int((tmp_path / "child").read_text())
     while running([child]):
         await anyio.sleep(0.01)
@@ -62,22 +62,22 @@ async def test_one_that_is_given_up_by_its_caller_is_ended_too(tmp_path: Path) -
 
 async def test_one_that_speaks_something_else_is_shown_what_it_says() -> None:
     """The command may print a banner or be no MCP server at all, so the error shows its output."""
-    said = await why_not(McpServer(bad("garbage"), cwd=ROOT, bounds=McpBounds(grace=0.1)))
-    assert "it wrote 1000 lines that are no messages of MCP" in said
-    assert "'Hello! This is a fine server.'" in said
+    reason = await why_not(McpServer(bad("garbage"), cwd=ROOT, bounds=McpBounds(grace=0.1)))
+    assert "it wrote 1000 lines that are no messages of MCP" in reason
+    assert "'Hello! This is a fine server.'" in reason
 
 
 async def test_one_that_floods_stderr_is_heard_in_part() -> None:
     """The stderr pipe is always drained, so the server never blocks on it, and only its end is kept."""
-    said = await why_not(McpServer(bad("floods"), cwd=ROOT, bounds=McpBounds(start_timeout=0.5, grace=0.1)))
-    assert "did not answer within 0.5 s; the last on its stderr: " in said
-    assert 1000 < len(said) < 2500
+    reason = await why_not(McpServer(bad("floods"), cwd=ROOT, bounds=McpBounds(start_timeout=0.5, grace=0.1)))
+    assert "did not answer within 0.5 s; the last on its stderr: " in reason
+    assert 1000 < len(reason) < 2500
 
 
 async def test_a_message_that_does_not_end_is_cut_off() -> None:
     """A message without end would use up the memory of the process."""
-    said = await why_not(McpServer(bad("huge"), cwd=ROOT, bounds=McpBounds(max_message=10**6, grace=0.1)))
-    assert said.endswith("it sent a message of more than 1000000 bytes")
+    reason = await why_not(McpServer(bad("huge"), cwd=ROOT, bounds=McpBounds(max_message=10**6, grace=0.1)))
+    assert reason.endswith("it sent a message of more than 1000000 bytes")
 
 
 async def test_a_list_of_tools_that_does_not_end_is_given_up() -> None:

@@ -10,7 +10,7 @@ import pytest
 from callboard import CallPolicy, ToolNode, tool_call
 from callboard_actors.mcp import McpBounds, McpServer
 
-from ._asked import NEW, OLD, ROOT, answers, appears, every_era, over_http, started
+from ._asked import NEW, OLD, ROOT, answers, appears, every_era, over_http, serve_module
 
 pytestmark = pytest.mark.real_clock
 
@@ -52,7 +52,7 @@ async def test_long_arguments_end_their_call_before_anything_is_sent() -> None:
 @pytest.fixture(scope="module")
 def sdk_server() -> Iterator[str]:
     """Run the SDK's server over HTTP; yield its URL."""
-    with started("_served", "http") as url:
+    with serve_module("_served", "http") as url:
         yield url
 
 
@@ -69,14 +69,14 @@ async def test_over_http_the_same_is_true_of_either_era(sdk_server: str, mode: s
         await appears(tmp_path / "cancelled")
 
 
-@pytest.mark.parametrize("way", ["stdio", "http"])
+@pytest.mark.parametrize("transport", ["stdio", "http"])
 @pytest.mark.parametrize("era", ["2025", "2026"])
-async def test_an_error_of_the_server_is_the_end_of_one_call_whatever_its_code(era: str, way: str) -> None:
+async def test_an_error_of_the_server_is_the_end_of_one_call_whatever_its_code(era: str, transport: str) -> None:
     """Servers use -32000 for any error, the SDK for a closed connection. Other calls must not end as unknown."""
     async with AsyncExitStack() as stack:
         command = {"2025": OLD, "2026": NEW}[era]
-        where = command if way == "stdio" else await stack.enter_async_context(over_http("_plain_http", era))
-        server = await stack.enter_async_context(McpServer(where, cwd=ROOT if way == "stdio" else None))
+        target = command if transport == "stdio" else await stack.enter_async_context(over_http("_plain_http", era))
+        server = await stack.enter_async_context(McpServer(target, cwd=ROOT if transport == "stdio" else None))
         await server.call("remember", {"text": "x"})
         refused, note = await answers(
             ToolNode([server]), tool_call("refuse", "1", text="Rate limited"), tool_call("remember", "2", text="y")

@@ -29,12 +29,12 @@ from ._asked import answers
 PIXEL = base64.b64encode(b"pixel").decode()
 
 
-def result(*content: ContentBlock, **more: Any) -> CallToolResult:
-    return CallToolResult(content=list(content), **more)
+def result(*content: ContentBlock, **fields: Any) -> CallToolResult:
+    return CallToolResult(content=list(content), **fields)
 
 
-def text(words: str) -> TextContent:
-    return TextContent(text=words)
+def text(content: str) -> TextContent:
+    return TextContent(text=content)
 
 
 def link(uri: str, mime_type: str | None = None) -> ResourceLink:
@@ -111,11 +111,11 @@ def test_a_failure_is_an_error_with_the_servers_words() -> None:
 
 
 @pytest.mark.parametrize(
-    ("part", "words"), [([], "does not say why"), ([ImageContent(data=PIXEL * 9, mime_type="image/png")], "1 images")]
+    ("part", "pattern"), [([], "does not say why"), ([ImageContent(data=PIXEL * 9, mime_type="image/png")], "1 images")]
 )
-def test_a_failure_without_words_says_so_and_not_its_base64(part: list[ContentBlock], words: str) -> None:
+def test_a_failure_without_words_says_so_and_not_its_base64(part: list[ContentBlock], pattern: str) -> None:
     """Error texts are written to logs, so they must not contain base64."""
-    with pytest.raises(McpToolError, match=words) as caught:
+    with pytest.raises(McpToolError, match=pattern) as caught:
         content_and_artifact(result(*part, is_error=True))
     assert PIXEL not in str(caught.value)
 
@@ -191,10 +191,10 @@ def tool(outcome: CallToolResult | Exception) -> StructuredTool:
             raise outcome
         return content_and_artifact(outcome)
 
-    made = StructuredTool.from_function(give, response_format="content_and_artifact")
-    made.handle_tool_error = content_of_error
-    return made
+    structured_tool = StructuredTool.from_function(give, response_format="content_and_artifact")
+    structured_tool.handle_tool_error = content_of_error
+    return structured_tool
 
 
-async def answer(one: StructuredTool) -> ToolMessage:
-    return (await answers(ToolNode([one]), tool_call("give", "1")))[0]
+async def answer(tested_tool: StructuredTool) -> ToolMessage:
+    return (await answers(ToolNode([tested_tool]), tool_call("give", "1")))[0]

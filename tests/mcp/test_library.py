@@ -18,31 +18,31 @@ ERAS = ["auto", "legacy"]
 
 
 def library() -> MCPServer[Any]:
-    made: MCPServer[Any] = MCPServer("library")
+    mcp_server: MCPServer[Any] = MCPServer("library")
 
-    @made.resource("books://index", description="All titles.", mime_type="text/plain")
+    @mcp_server.resource("books://index", description="All titles.", mime_type="text/plain")
     async def index() -> str:
         return "Moby-Dick"
 
-    @made.resource("books://cover", mime_type="image/png")
+    @mcp_server.resource("books://cover", mime_type="image/png")
     async def cover() -> bytes:
         return PNG
 
-    @made.resource("books://{title}/first-line", description="How a book begins.")
+    @mcp_server.resource("books://{title}/first-line", description="How a book begins.")
     async def first_line(title: str) -> str:
         return f"{title}: Call me Ishmael."
 
-    @made.prompt()
+    @mcp_server.prompt()
     async def review(title: str, tone: str = "kind") -> list[Any]:
         """Review a book."""
         return [UserMessage(f"Review {title}, and be {tone}."), AssistantMessage("Gladly.")]
 
-    @made.prompt()
+    @mcp_server.prompt()
     async def picture() -> list[Any]:
         """Look at a picture."""
         return [UserMessage(Image(data=PNG, format="png").to_image_content())]
 
-    return made
+    return mcp_server
 
 
 @pytest.mark.real_clock  # the SDK looks up a resource template in a thread
@@ -50,8 +50,8 @@ def library() -> MCPServer[Any]:
 async def test_a_resource_is_read_as_blobs(mode: str) -> None:
     """Text and bytes keep their type whatever their encoding was, and carry the URI of the resource."""
     async with McpServer(library(), mode=mode) as server:
-        listed = [one.uri for one in await server.list_resources()]
-        templates = [one.uri_template for one in await server.list_resource_templates()]
+        listed = [resource.uri for resource in await server.list_resources()]
+        templates = [resource.uri_template for resource in await server.list_resource_templates()]
         [text], [image] = await server.read_resource("books://index"), await server.read_resource("books://cover")
         [line] = await server.read_resource("books://Moby/first-line")
 
@@ -65,14 +65,14 @@ async def test_a_resource_is_read_as_blobs(mode: str) -> None:
 async def test_a_prompt_is_the_beginning_of_a_conversation(mode: str) -> None:
     """Messages keep the roles of the prompt; content other than text becomes blocks that models accept."""
     async with McpServer(library(), mode=mode) as server:
-        listed = [one.name for one in await server.list_prompts()]
-        asked, gladly = await server.get_prompt("review", {"title": "Moby-Dick"})
-        [seen] = await server.get_prompt("picture")
+        listed = [prompt.name for prompt in await server.list_prompts()]
+        request, gladly = await server.get_prompt("review", {"title": "Moby-Dick"})
+        [picture] = await server.get_prompt("picture")
 
     assert listed == ["review", "picture"]
-    assert (type(asked), asked.text, type(gladly)) == (HumanMessage, "Review Moby-Dick, and be kind.", AIMessage)
+    assert (type(request), request.text, type(gladly)) == (HumanMessage, "Review Moby-Dick, and be kind.", AIMessage)
     encoded = base64.b64encode(PNG).decode()
-    assert seen.content == [{"type": "image", "base64": encoded, "mime_type": "image/png"}]
+    assert picture.content == [{"type": "image", "base64": encoded, "mime_type": "image/png"}]
 
 
 async def test_a_model_has_them_as_tools_where_they_are_asked_for() -> None:

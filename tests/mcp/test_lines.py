@@ -49,48 +49,50 @@ def message(number: int) -> bytes:
 lines = st.lists(st.one_of(st.integers(0, 9).map(message), st.sampled_from([b"", b"  ", b"hello", b"{}", b"\xff"])))
 
 
-def cut(text: bytes, places: list[int]) -> list[bytes]:
+def split_at(text: bytes, positions: list[int]) -> list[bytes]:
     """Split the text into parts, none of them empty."""
-    edges = sorted({0, len(text), *(place % (len(text) + 1) for place in places)})
+    edges = sorted({0, len(text), *(position % (len(text) + 1) for position in positions)})
     return [text[begin:end] for begin, end in pairwise(edges)]
 
 
-async def read(parts: list[bytes], most: int, values: int = 100) -> tuple[list[Any], Link]:
-    link, found = Link(), list[Any]()
-    child = _Child(cast("Any", Ended(Pipe(parts))), link, MessageSizes(most, values))
+async def read(parts: list[bytes], limit: int, values: int = 100) -> tuple[list[Any], Link]:
+    link, received = Link(), list[Any]()
+    child = _Child(cast("Any", Ended(Pipe(parts))), link, MessageSizes(limit, values))
     into, out_of = anyio.create_memory_object_stream[SessionMessage | Exception](1)
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group, out_of:
             group.start_soon(child.read_stderr)
             group.start_soon(child.read, into)
-            found.extend([one async for one in out_of])
-    return found, link
+            received.extend([session_message async for session_message in out_of])
+    return received, link
 
 
 @given(lines, st.lists(st.integers(0, 10**6), max_size=20))
-async def test_where_a_pipe_cuts_is_nothing_that_a_message_shows(written: list[bytes], places: list[int]) -> None:
+async def test_where_a_pipe_cuts_is_nothing_that_a_message_shows(written: list[bytes], positions: list[int]) -> None:
     """A part may even end within a character; lines that are no messages are skipped."""
-    found, link = await read(cut(b"".join(line + b"\n" for line in written), places), 10**6)
-    said = [line for line in written if line.startswith(b'{"')]
-    assert [one.message.id for one in found] == [json.loads(line)["id"] for line in said]
-    assert all(one.message.result == {"text": "éé"} for one in found)
+    received, link = await read(split_at(b"".join(line + b"\n" for line in written), positions), 10**6)
+    message_lines = [line for line in written if line.startswith(b'{"')]
+    assert [session_message.message.id for session_message in received] == [
+        json.loads(line)["id"] for line in message_lines
+    ]
+    assert all(session_message.message.result == {"text": "éé"} for session_message in received)
     assert link.reason.startswith("its process has ended with exit code 0")
 
 
 @given(st.integers(1, 200), st.sampled_from([b"", b"\n"]), st.lists(st.integers(0, 10**6), max_size=20))
-async def test_a_line_is_read_as_far_as_it_may_be_long(more: int, end: bytes, places: list[int]) -> None:
+async def test_a_line_is_read_as_far_as_it_may_be_long(excess: int, end: bytes, positions: list[int]) -> None:
     """The limit applies to each line, and messages before a line that is too long are kept."""
-    found, link = await read([message(1) + b"\n", *cut(b"x" * (100 + more) + end, places)], 100)
-    assert [one.message.id for one in found] == [1]
+    received, link = await read([message(1) + b"\n", *split_at(b"x" * (100 + excess) + end, positions)], 100)
+    assert [session_message.message.id for session_message in received] == [1]
     assert link.reason == "it sent a message of more than 100 bytes"
 
 
 @pytest.mark.parametrize("line", [b'{"jsonrpc":"2.0","id":7,"result":[1]}', b'{"jsonrpc":"2.0","id":7}'])
 async def test_an_answer_that_is_no_message_is_an_error_of_who_waits_for_it(line: bytes) -> None:
     """If a malformed answer were skipped, its call would wait for ever."""
-    [found], _ = await read([line + b"\n", b'{"id":true}\n{"id":[]}\n'], 100)
-    assert found.message.id == 7
-    assert found.message.error.message == f"it answered with what is no message of MCP: {line.decode()!r}"
+    [received], _ = await read([line + b"\n", b'{"id":true}\n{"id":[]}\n'], 100)
+    assert received.message.id == 7
+    assert received.message.error.message == f"it answered with what is no message of MCP: {line.decode()!r}"
 
 
 MANY = "it sent a message of more than 100 values; McpBounds(max_values=...) allows more"
@@ -142,9 +144,9 @@ TEXTS = st.text(st.sampled_from(list('"\\,[{é')))
     st.recursive(TEXTS | st.integers(), lambda inner: st.lists(inner) | st.dictionaries(TEXTS, inner)),
     st.lists(st.integers(0, 10**6), max_size=20),
 )
-def test_values_are_counted_wherever_a_text_is_cut(value: object, places: list[int]) -> None:
+def test_values_are_counted_wherever_a_text_is_cut(value: object, positions: list[int]) -> None:
     """Commas and brackets in strings are no values, and a piece may end within a string or an escape."""
-    pieces = cut(json.dumps(value).encode(), places)
+    pieces = split_at(json.dumps(value).encode(), positions)
     counter = ValueCounter()
     for piece in pieces:
         counter.add(piece)

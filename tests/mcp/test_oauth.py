@@ -12,7 +12,7 @@ from pydantic import AnyUrl
 from callboard import ActorStartError, EngineError, ToolNode, tool_call
 from callboard_actors.mcp import McpServer
 
-from ._asked import answers, over_http, started
+from ._asked import answers, over_http, serve_module
 
 pytestmark = pytest.mark.real_clock
 
@@ -26,7 +26,7 @@ class Person:
         self._url = url
         self.tokens: OAuthToken | None = None
         self.client: OAuthClientInformationFull | None = None
-        self.asked = 0
+        self.visits = 0
         self._back = ""
 
     def provider(self) -> OAuthClientProvider:
@@ -35,13 +35,13 @@ class Person:
         return OAuthClientProvider(self._url, metadata, self, self._go, self._result)
 
     async def _go(self, url: str) -> None:
-        self.asked += 1
+        self.visits += 1
         async with httpx2.AsyncClient() as browser:
             self._back = (await browser.get(url, follow_redirects=False)).headers["location"]
 
     async def _result(self) -> AuthorizationCodeResult:
-        given = parse_qs(urlsplit(self._back).query)
-        return AuthorizationCodeResult(code=given.get("code", [""])[0], state=given["state"][0])
+        query = parse_qs(urlsplit(self._back).query)
+        return AuthorizationCodeResult(code=query.get("code", [""])[0], state=query["state"][0])
 
     async def get_tokens(self) -> OAuthToken | None:
         return self.tokens
@@ -59,7 +59,7 @@ class Person:
 @pytest.fixture(scope="module")
 def protected() -> Iterator[str]:
     """Run a server for all tests, each of which has a client of its own; yield its URL."""
-    with started("_protected") as url:
+    with serve_module("_protected") as url:
         yield url
 
 
@@ -72,7 +72,7 @@ async def test_a_client_registers_and_a_person_allows_it_once(protected: str, mo
             node = ToolNode([server])
             texts = [(await answers(node, tool_call("grant", n)))[0].text for n in ("1", "2")]
         assert texts == ["code", "code"]
-    assert person.asked == 1
+    assert person.visits == 1
     assert person.client is not None
 
 
@@ -85,7 +85,7 @@ async def test_a_token_that_expires_in_mid_session_is_refreshed(mode: str) -> No
         async with McpServer(url, auth=person.provider(), mode=mode) as server:
             first, second = [(await answers(ToolNode([server]), tool_call("grant", n)))[0] for n in ("1", "2")]
     assert (first.text, second.text) == ("refresh", "refresh")
-    assert person.asked == 1
+    assert person.visits == 1
 
 
 @pytest.mark.exhaustive
@@ -97,7 +97,7 @@ async def test_a_token_that_was_revoked_is_asked_for_again(protected: str, mode:
         await server.call("revoke")
         [message] = await answers(ToolNode([server]), tool_call("grant", "1"))
     assert message.text == "code"
-    assert person.asked == 2
+    assert person.visits == 2
 
 
 @ERAS
@@ -127,4 +127,4 @@ async def test_a_person_who_does_not_come_back_is_why_the_server_cannot_be_opene
     person = Absent(protected)
     with pytest.raises(ActorStartError, match="it was not authorized: nobody came back to the page"):
         await McpServer(protected, auth=person.provider()).__aenter__()
-    assert person.asked == 1
+    assert person.visits == 1

@@ -83,5 +83,5 @@ def test_all_that_a_call_needs_is_loaded_when_a_server_is_described() -> None:
         "        print(sorted(name for name in set(sys.modules) - before if name.startswith(('json', 'ref', 'mcp'))))\n"
         "anyio.run(main)"
     )
-    found = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True, cwd=ROOT)
-    assert found.stdout.strip() == "[]"
+    result = subprocess.run([sys.executable, "-c", look], check=True, capture_output=True, text=True, cwd=ROOT)
+    assert result.stdout.strip() == "[]"

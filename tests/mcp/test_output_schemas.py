@@ -21,15 +21,15 @@ EVIL = "^(a+)+$"
 LONG = "a" * 60 + "!"
 
 
-def judged(schema: dict[str, Any], value: object) -> str | None:
+def complaint_about(schema: dict[str, Any], value: object) -> str | None:
     return Judge(schema).misfit(value)
 
 
 def promising(schema: dict[str, Any], content: Any, *, times: int = 1) -> MCPServer[Any]:
     """Return a server whose tool declares one schema and returns something else; the tool is listed so many times."""
-    made: MCPServer[Any] = MCPServer("promising")
+    mcp_server: MCPServer[Any] = MCPServer("promising")
 
-    @made.tool()
+    @mcp_server.tool()
     async def look() -> dict[str, Any]:
         """Look."""
         return {}
@@ -37,14 +37,14 @@ def promising(schema: dict[str, Any], content: Any, *, times: int = 1) -> MCPSer
     async def call(*_: Any, **__: Any) -> CallToolResult:
         return CallToolResult(content=[TextContent(text="seen")], structured_content=content)
 
-    listed = made.list_tools
+    listed = mcp_server.list_tools
 
     async def list_tools() -> Any:
-        return [one.model_copy(update={"output_schema": schema}) for one in await listed()] * times
+        return [listed_tool.model_copy(update={"output_schema": schema}) for listed_tool in await listed()] * times
 
-    made.call_tool = call  # type: ignore[method-assign]
-    made.list_tools = list_tools  # type: ignore[method-assign]
-    return made
+    mcp_server.call_tool = call  # type: ignore[method-assign]
+    mcp_server.list_tools = list_tools  # type: ignore[method-assign]
+    return mcp_server
 
 
 @pytest.mark.parametrize("mode", ["auto", "legacy"])
@@ -90,17 +90,17 @@ async def test_two_tools_of_one_name_are_told(caplog: pytest.LogCaptureFixture) 
 )
 def test_what_is_wrong_is_said(schema: dict[str, Any], value: object, why: str) -> None:
     """The error message lets the model try another way."""
-    assert (judged(schema, value) or "").startswith(why)
+    assert (complaint_about(schema, value) or "").startswith(why)
 
 
 def test_what_is_wrong_is_said_in_a_few_words() -> None:
     """A model reads the message, and the messages of `jsonschema` contain the whole value."""
-    assert len(judged({"type": "string"}, ["x" * 100_000]) or "") == 2000
+    assert len(complaint_about({"type": "string"}, ["x" * 100_000]) or "") == 2000
 
 
 def test_many_equal_items_are_not_compared_with_each_other() -> None:
     """Comparing all pairs would take quadratic time."""
-    assert judged({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 30_000) is None
+    assert complaint_about({"items": {"uniqueItems": True}, "uniqueItems": True}, [{}] * 30_000) is None
 
 
 _SCHEMAS = st.recursive(
@@ -136,7 +136,7 @@ _VALUES = st.recursive(
 @given(_SCHEMAS, _VALUES)
 def test_it_is_judged_as_jsonschema_judges(schema: dict[str, Any], value: object) -> None:
     """Apart from omitted keywords, the verdict equals that of `jsonschema`."""
-    assert (judged(schema, value) is None) == Draft202012Validator(schema).is_valid(value)
+    assert (complaint_about(schema, value) is None) == Draft202012Validator(schema).is_valid(value)
 
 
 def doubling(levels: int) -> tuple[dict[str, Any], Any]:
@@ -148,9 +148,9 @@ def doubling(levels: int) -> tuple[dict[str, Any], Any]:
     return {"allOf": twice}, value
 
 
-def wide(words: int, items: int) -> tuple[dict[str, Any], Any]:
+def wide(choices: int, items: int) -> tuple[dict[str, Any], Any]:
     """Return a schema with many ways to be wrong for each of many items, and such a value."""
-    return {"properties": {"x": {"items": {"anyOf": [{"const": n} for n in range(words)]}}}}, {"x": ["no"] * items}
+    return {"properties": {"x": {"items": {"anyOf": [{"const": n} for n in range(choices)]}}}}, {"x": ["no"] * items}
 
 
 @pytest.mark.parametrize(
@@ -172,8 +172,8 @@ def test_a_large_result_of_a_plain_schema_is_judged_to_its_end(monkeypatch: pyte
     """The step budget grows with the value, so a long result is not refused."""
     monkeypatch.setattr(_schemas, "MOST_STEPS", 1_000)
     rows = {"items": {"type": "object", "properties": {"id": {"type": "integer"}, "name": {"type": "string"}}}}
-    assert judged(rows, [{"id": 1, "name": "x"}] * 2_000) is None
-    assert "not of type" in (judged(rows, [{"id": 1, "name": "x"}] * 2_000 + [{"id": "1"}]) or "")
+    assert complaint_about(rows, [{"id": 1, "name": "x"}] * 2_000) is None
+    assert "not of type" in (complaint_about(rows, [{"id": 1, "name": "x"}] * 2_000 + [{"id": "1"}]) or "")
 
 
 @pytest.mark.real_clock
@@ -187,11 +187,11 @@ async def test_a_result_is_judged_off_the_event_loop(
     steps: Counter[int] = Counter()
     step = _schemas._Budget.step
 
-    def counted(budget: _schemas._Budget) -> None:
+    def count_step(budget: _schemas._Budget) -> None:
         steps[threading.get_ident()] += 1
         step(budget)
 
-    monkeypatch.setattr(_schemas._Budget, "step", counted)
+    monkeypatch.setattr(_schemas._Budget, "step", count_step)
     with anyio.fail_after(WAIT + 4 * MOST_SECONDS):
         async with McpServer(promising(schema, value), mode=mode) as server:
             with pytest.raises(McpToolError, match=r"asks for more work|is not valid under any"):

@@ -19,7 +19,7 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
 
 @every_era
 @pytest.mark.parametrize(
-    ("how", "ended", "why"),
+    ("failure", "ended", "why"),
     [
         ("cut", "unknown", "the connection broke before its answer came"),
         ("huge", "unknown", "it sent a message of more than 1000000 bytes"),
@@ -36,7 +36,7 @@ every_era = pytest.mark.parametrize("era", ["2025", "2026"])
 @pytest.mark.filterwarnings(
     "ignore:Async generator 'http:ResourceWarning"
 )  # httpx leaves a resource open where an answer is cut off
-async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, ended: str, why: str) -> None:
+async def test_a_request_that_fails_is_the_end_of_one_call(era: str, failure: str, ended: str, why: str) -> None:
     """The error says whether the server can have seen the request; other calls go on in the same session."""
     async with (
         over_http("_plain_http", era) as url,
@@ -44,7 +44,7 @@ async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, e
     ):
         await server.call("remember", {"text": "x"})
         with pytest.raises(EngineError, match=why) as caught:
-            await server.call("leave", {"text": how})
+            await server.call("leave", {"text": failure})
         [note] = await answers(ToolNode([server]), tool_call("remember", "1", text="y"))
     assert caught.value.ended == ended
     assert note.text == "2"
@@ -53,7 +53,7 @@ async def test_a_request_that_fails_is_the_end_of_one_call(era: str, how: str, e
 async def test_a_server_that_is_away_has_not_begun_and_is_asked_again_when_it_is_back() -> None:
     """A restarted server does not end the agent; in version 2026 no state is lost."""
     async with over_http("_plain_http", "2026") as url:
-        server = await _opened_while_it_is_there(url)
+        server = await _open_while_it_is_there(url)
     with pytest.raises(EngineError, match=r"'echo' was not started: .*cannot be reached") as caught:
         await server.call("echo", {"text": "x"})
     async with over_http("_plain_http", "2026", port_of(url)):
@@ -63,21 +63,21 @@ async def test_a_server_that_is_away_has_not_begun_and_is_asked_again_when_it_is
     assert message.text == "x"
 
 
-async def _opened_while_it_is_there(url: str) -> McpServer:
+async def _open_while_it_is_there(url: str) -> McpServer:
     return await McpServer(url).__aenter__()
 
 
 async def test_a_call_in_a_session_that_has_ended_is_sent_in_a_new_one() -> None:
     """The server has not run the call; the conversation is told once that the session's state is lost."""
-    mine = {"configurable": {"thread_id": "mine"}}
+    config = {"configurable": {"thread_id": "mine"}}
     texts: list[str] = []
     async with over_http("_plain_http", "2025") as url:
-        server = await _opened_while_it_is_there(url)
+        server = await _open_while_it_is_there(url)
         node = ToolNode([server])
-        await answers(node, tool_call("remember", "1", text="x"), config=mine)
+        await answers(node, tool_call("remember", "1", text="x"), config=config)
     async with over_http("_plain_http", "2025", port_of(url)):
         for number in ("2", "3"):
-            [message] = await answers(node, tool_call("remember", number, text="x"), config=mine)
+            [message] = await answers(node, tool_call("remember", number, text="x"), config=config)
             texts.append(message.text)
         await server.__aexit__(None, None, None)
     assert texts[0].startswith("1")
@@ -109,10 +109,10 @@ def test_an_answer_with_the_same_id_is_one_also_as_text(number: int, as_text: bo
 
 
 @given(NUMBERS, NUMBERS | st.text(alphabet="abc", max_size=3) | st.none() | st.booleans() | st.lists(NUMBERS))
-def test_one_with_another_id_never_is(number: int, other: Any) -> None:
+def test_one_with_another_id_never_is(number: int, other_id: Any) -> None:
     """Any other id, whatever its type, is refused."""
-    if isinstance(other, bool) or other != number:
-        assert describe_stray(message(id=number, method="tools/call"), message(id=other, result={})) is not None
+    if isinstance(other_id, bool) or other_id != number:
+        assert describe_stray(message(id=number, method="tools/call"), message(id=other_id, result={})) is not None
 
 
 @pytest.mark.parametrize(

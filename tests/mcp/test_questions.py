@@ -32,19 +32,19 @@ WAIT = 30
 ERAS = ["auto", "legacy"]
 
 
-async def asked_and_answered(node: ToolNode, call: Any, *answers: Any) -> tuple[list[Any], ToolMessage]:
+async def ask_and_answer(node: ToolNode, call: Any, *answers: Any) -> tuple[list[Any], ToolMessage]:
     """Run a call and answer its questions one by one; return the questions and the result."""
-    ledger, resume, asked = None, None, []
+    ledger, resume, questions = None, None, []
     for answer in [*answers, None]:
         try:
             state = await node.ainvoke([call], ledger=ledger, resume=resume)
         except CallsInterrupted as waiting:
             [question] = waiting.interrupts
-            asked.append(question)
+            questions.append(question)
             ledger, resume = waiting.ledger, {question.id: answer}
         else:
-            return asked, state["messages"][0]
-    raise AssertionError(f"it asks more: {asked[-1].value}")
+            return questions, state["messages"][0]
+    raise AssertionError(f"it asks more: {questions[-1].value}")
 
 
 def accept(**content: object) -> dict[str, Any]:
@@ -56,12 +56,12 @@ async def test_a_server_of_2026_is_told_all_answers_and_is_called_twice_only() -
     done = Done()
     async with McpServer(server(done)) as served:
         call = tool_call("book", "1", table="T1")
-        asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(hour=19))
+        questions, message = await ask_and_answer(ToolNode([served]), call, accept(guests=4), accept(hour=19))
 
     assert message.text == "T1: [{'guests': 4}, {'hour': 19}]"
     assert done.effects == ["reserve T1", "book with reserved:T1"]
-    assert [one.value["request"]["message"] for one in asked] == ["How many?", "When?"]
-    assert len({one.id for one in asked}) == 2
+    assert [question.value["request"]["message"] for question in questions] == ["How many?", "When?"]
+    assert len({question.id for question in questions}) == 2
 
 
 async def test_a_server_of_2025_waits_with_the_call_open() -> None:
@@ -69,11 +69,11 @@ async def test_a_server_of_2025_waits_with_the_call_open() -> None:
     done = Done()
     async with McpServer(server(done), mode="legacy") as served:
         call = tool_call("reserve", "1", table="T1")
-        asked, message = await asked_and_answered(ToolNode([served]), call, accept(guests=4), accept(sure=True))
+        questions, message = await ask_and_answer(ToolNode([served]), call, accept(guests=4), accept(sure=True))
 
     assert message.text == "T1: AcceptedElicitation(action='accept', data=Guests(guests=4)) accept"
     assert done.effects == ["reserve T1", "book T1"]
-    assert len({one.id for one in asked}) == 2
+    assert len({question.id for question in questions}) == 2
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -81,12 +81,16 @@ async def test_a_question_says_who_asks_what_and_for_which_tool(mode: str) -> No
     """The person has to know which server gets the answer, and a program needs the schema of the form."""
     async with McpServer(server(), mode=mode, name="bistro") as served:
         call = tool_call("cancel", "1", table="T1")
-        [asked], message = await asked_and_answered(ToolNode([served]), call, accept(sure=True))
+        [question], message = await ask_and_answer(ToolNode([served]), call, accept(sure=True))
 
-    assert (asked.value["type"], asked.value["server"], asked.value["tool"]) == ("mcp_elicitation", "bistro", "cancel")
-    assert asked.value["request"]["message"] == "Cancel T1?"
-    assert asked.value["request"]["requestedSchema"]["properties"]["sure"]["type"] == "boolean"
-    assert asked.response_schema["properties"]["content"]["required"] == ["sure"]
+    assert (question.value["type"], question.value["server"], question.value["tool"]) == (
+        "mcp_elicitation",
+        "bistro",
+        "cancel",
+    )
+    assert question.value["request"]["message"] == "Cancel T1?"
+    assert question.value["request"]["requestedSchema"]["properties"]["sure"]["type"] == "boolean"
+    assert question.response_schema["properties"]["content"]["required"] == ["sure"]
     assert message.text == "cancelled T1: True"
 
 
@@ -97,7 +101,7 @@ async def test_a_person_may_refuse_and_the_server_knows_in_which_way(mode: str, 
     done = Done()
     async with McpServer(server(done), mode=mode) as served:
         answer = {"action": action, "content": {"sure": True}}
-        _, message = await asked_and_answered(ToolNode([served]), tool_call("cancel", "1", table="T1"), answer)
+        _, message = await ask_and_answer(ToolNode([served]), tool_call("cancel", "1", table="T1"), answer)
 
     assert (message.status, done.effects) == ("error", [])
 
@@ -129,13 +133,13 @@ async def test_calls_of_one_batch_are_asked_about_together_and_answered_one_by_o
         calls = [tool_call("cancel", str(number), table=f"T{number}") for number in range(3)]
         with pytest.raises(CallsInterrupted) as waiting:
             await node.ainvoke(calls)
-        by_table = {one.value["request"]["message"]: one.id for one in waiting.value.interrupts}
+        by_table = {question.value["request"]["message"]: question.id for question in waiting.value.interrupts}
         assert set(by_table) == {"Cancel T0?", "Cancel T1?", "Cancel T2?"}
         first, ledger = {by_table["Cancel T1?"]: accept(sure=False)}, waiting.value.ledger
         with pytest.raises(CallsInterrupted) as waiting:
             await node.ainvoke(calls, ledger=ledger, resume=first)
-        rest = {by_table["Cancel T0?"]: accept(sure=True), by_table["Cancel T2?"]: accept(sure=True)}
-        state = await node.ainvoke(calls, ledger=waiting.value.ledger, resume=rest)
+        remaining_answers = {by_table["Cancel T0?"]: accept(sure=True), by_table["Cancel T2?"]: accept(sure=True)}
+        state = await node.ainvoke(calls, ledger=waiting.value.ledger, resume=remaining_answers)
 
     texts = [message.text for message in state["messages"]]
     assert texts == ["cancelled T0: True", "cancelled T1: False", "cancelled T2: True"]
@@ -153,11 +157,11 @@ async def test_each_call_of_one_body_has_its_own_answer(mode: str) -> None:
             results = [await served.call("cancel", {"table": table}) for table in ("T1", "T2")]
             return ", ".join(getattr(one.content[0], "text", "") for one in results)
 
-        asked, message = await asked_and_answered(
+        questions, message = await ask_and_answer(
             ToolNode([cancel_both]), tool_call("cancel_both", "1"), accept(sure=True), accept(sure=False)
         )
 
-    assert [one.value["request"]["message"] for one in asked] == ["Cancel T1?", "Cancel T2?"]
+    assert [one.value["request"]["message"] for one in questions] == ["Cancel T1?", "Cancel T2?"]
     assert message.text == "cancelled T1: True, cancelled T2: False"
     assert done.effects.count("cancel T2 False") == 1
 
@@ -165,16 +169,16 @@ async def test_each_call_of_one_body_has_its_own_answer(mode: str) -> None:
 @pytest.mark.parametrize("mode", ERAS)
 async def test_without_a_node_a_function_answers(mode: str) -> None:
     """A program that calls a server directly has no interrupts; it may pass a function that answers."""
-    asked: list[str] = []
+    messages: list[str] = []
 
     async def yes(params: Any) -> ElicitResult:
-        asked.append(params.message)
+        messages.append(params.message)
         return ElicitResult(action="accept", content={"sure": True})
 
     async with McpServer(server(), mode=mode, on_elicit=yes) as served:
         result = await served.call("cancel", {"table": "T1"})
 
-    assert (result.content[0].text, asked) == ("cancelled T1: True", ["Cancel T1?"])  # type: ignore[union-attr]
+    assert (result.content[0].text, messages) == ("cancelled T1: True", ["Cancel T1?"])  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("mode", ERAS)
@@ -243,7 +247,7 @@ async def test_a_server_that_asks_for_time_again_and_again_is_given_up() -> None
 # Answers that come after the connection was lost: the call is continued or unknown, never restarted.
 
 
-async def resumed_elsewhere(done: Done, mode: str, call: Any, answer: Any) -> Any:
+async def resume_elsewhere(done: Done, mode: str, call: Any, answer: Any) -> Any:
     """Let one agent ask, and resume its conversation in another agent with another connection."""
     saver, config = InMemorySaver(), {"configurable": {"thread_id": "1"}}
     model = ScriptedModel([call, "Done."])
@@ -261,7 +265,7 @@ async def resumed_elsewhere(done: Done, mode: str, call: Any, answer: Any) -> An
 async def test_a_call_of_2026_goes_on_with_another_connection() -> None:
     """The conversation stores the server's state, so steps before the question are not repeated."""
     call = calls(("once", {"table": "T1"}))
-    state = await resumed_elsewhere(done := Done(), "auto", call, accept(guests=4))
+    state = await resume_elsewhere(done := Done(), "auto", call, accept(guests=4))
     assert state["messages"][2].text == "T1 for 4"
     assert done.effects == ["reserve T1", "book with reserved:T1"]
 
@@ -269,7 +273,7 @@ async def test_a_call_of_2026_goes_on_with_another_connection() -> None:
 @pytest.mark.real_clock  # the checkpointer is called in a thread
 async def test_a_call_of_2025_that_was_held_open_by_what_is_gone_is_unknown() -> None:
     """A restarted call could repeat its effects; the model gets a message and no request is sent."""
-    state = await resumed_elsewhere(done := Done(), "legacy", calls(("reserve", {"table": "T1"})), accept(guests=4))
+    state = await resume_elsewhere(done := Done(), "legacy", calls(("reserve", {"table": "T1"})), accept(guests=4))
     message = state["messages"][2]
     assert (message.status, message.additional_kwargs["callboard"]["ended"]) == ("error", "unknown")
     assert "was not kept open until the answer came" in message.text
@@ -293,9 +297,9 @@ async def test_over_stdio_the_call_that_does_not_end_meanwhile_is_the_one_that_a
         waiting: dict[str, Any] = {}
 
         async def run() -> None:
-            with pytest.raises(CallsInterrupted) as asked:
+            with pytest.raises(CallsInterrupted) as interruption:
                 await node.ainvoke(batch)
-            waiting.update(ledger=asked.value.ledger, questions=asked.value.interrupts)
+            waiting.update(ledger=interruption.value.ledger, questions=interruption.value.interrupts)
 
         async with anyio.create_task_group() as group:
             group.start_soon(run)
@@ -315,10 +319,10 @@ async def test_two_calls_that_both_ask_over_stdio_are_both_answered(tmp_path: Pa
     """Neither call ends before its answer, so the questions must not wait for a call to end."""
     async with McpServer([*COMMAND, str(tmp_path)], cwd=ROOT, mode="legacy") as served:
         node, batch = ToolNode([served]), [tool_call("cancel", f"{n}", table=f"T{n}") for n in range(2)]
-        with pytest.raises(CallsInterrupted) as asked:
+        with pytest.raises(CallsInterrupted) as interruption:
             await node.ainvoke(batch)
-        resume = {one.id: accept(sure=True) for one in asked.value.interrupts}
-        state = await node.ainvoke(batch, ledger=asked.value.ledger, resume=resume)
+        resume = {question.id: accept(sure=True) for question in interruption.value.interrupts}
+        state = await node.ainvoke(batch, ledger=interruption.value.ledger, resume=resume)
 
     assert [message.text for message in state["messages"]] == ["cancelled T0: True", "cancelled T1: True"]
     assert sorted(effects(tmp_path)) == ["cancel T0 True", "cancel T1 True"]
@@ -327,8 +331,8 @@ async def test_two_calls_that_both_ask_over_stdio_are_both_answered(tmp_path: Pa
 # Forms by which servers ask a person; their schemas are untrusted.
 
 
-def form_of(field: dict[str, Any], **more: Any) -> ElicitRequest:
-    schema: Any = {"type": "object", "properties": {"name": field}, **more}
+def form_of(field: dict[str, Any], **fields: Any) -> ElicitRequest:
+    schema: Any = {"type": "object", "properties": {"name": field}, **fields}
     return ElicitRequest(params=ElicitRequestFormParams(message="Who?", requested_schema=schema))
 
 
@@ -338,22 +342,22 @@ def page(url: str) -> ElicitRequest:
 
 def asking(request: ElicitRequest) -> MCPServer[Any]:
     """Return a server whose tool asks in the way of the negotiated version."""
-    made: MCPServer[Any] = MCPServer("asking")
+    mcp_server: MCPServer[Any] = MCPServer("asking")
 
-    @made.tool()
+    @mcp_server.tool()
     async def new(ctx: Context[Any, Any]) -> str | InputRequiredResult:
         """Ask in the way of 2026."""
         if not ctx.input_responses:
             return InputRequiredResult(input_requests={"who": request}, request_state="x")
         return "asked"
 
-    @made.tool()
+    @mcp_server.tool()
     async def old(ctx: Context[Any, Any]) -> str:
         """Ask in the way of 2025."""
         answer: ElicitResult = await ctx.session.send_request(request, ElicitResult)
         return answer.action
 
-    return made
+    return mcp_server
 
 
 @pytest.mark.parametrize(

@@ -35,10 +35,10 @@ async def test_it_answers_in_every_event_loop_while_the_one_that_opened_it_runs(
 
     async with McpServer(OLD, cwd=ROOT) as served:
         node = ToolNode([served])
-        here = await elsewhere()
-        there = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere))
+        in_this_loop = await elsewhere()
+        in_thread = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere))
         on_trio = await anyio.to_thread.run_sync(lambda: anyio.run(elsewhere, backend="trio"))
-    assert (here, there, on_trio) == ("1", "2", "3")
+    assert (in_this_loop, in_thread, on_trio) == ("1", "2", "3")
 
 
 def test_when_its_event_loop_has_ended_a_call_says_so() -> None:
@@ -65,8 +65,8 @@ async def test_each_user_has_a_connection_with_headers_of_their_own() -> None:
     async with over_http("_plain_http", "2025") as url, McpServer(url, key=by_user, headers=headers) as served:
         node = ToolNode([served])
         call = tool_call("header", "1", text="x-user")
-        found = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
-    assert found == ["ann", "bob", "ann"]
+        texts = [(await answers(node, call, config=of(user)))[0].text for user in ("ann", "bob", "ann")]
+    assert texts == ["ann", "bob", "ann"]
 
 
 class Badge(httpx2.Auth):
@@ -94,11 +94,11 @@ async def test_users_share_no_session_and_one_who_goes_makes_room() -> None:
     """With a limit on connections the least recently used one is closed, and its session is lost."""
     async with McpServer(OLD, cwd=ROOT, key=by_user, cap=2) as served:
         node = ToolNode([served])
-        found = [
+        texts = [
             (await answers(node, tool_call("remember", "1", text="x"), config=of(user)))[0].text
             for user in ("ann", "ann", "bob", "cid", "ann")
         ]
-    assert [text[0] for text in found] == ["1", "2", "1", "1", "1"]
+    assert [text[0] for text in texts] == ["1", "2", "1", "1", "1"]
 
 
 async def test_no_more_calls_are_under_way_than_may_be() -> None:

@@ -64,7 +64,7 @@ async def test_the_block_is_entered_once_at_a_time_and_again_later() -> None:
         await served.call("echo", {"text": "x"})
 
 
-def told_back(*names: str) -> BaseTool:
+def echo_tool(*names: str) -> BaseTool:
     """A server's tool that answers with the arguments it was called with."""
 
     async def call(_: str, arguments: dict[str, Any]) -> tuple[CallToolResult, str]:
@@ -77,7 +77,7 @@ def told_back(*names: str) -> BaseTool:
 @pytest.mark.parametrize("name", ["config", "run_manager", "self", "callbacks", "state", "args", "tool_call_id"])
 async def test_arguments_have_any_names(name: str, anyio_backend_name: str) -> None:
     """An argument named `config` would otherwise be dropped silently, by a node or by LangChain itself."""
-    tool, call = told_back(name), tool_call("set", "1", **{name: "v"})
+    tool, call = echo_tool(name), tool_call("set", "1", **{name: "v"})
     [message] = await answers(ToolNode([tool]), call)
     assert message.text == repr([(name, "v")])
     if anyio_backend_name == "asyncio":
@@ -105,13 +105,13 @@ async def test_a_tool_has_the_name_the_words_and_the_schema_of_the_server() -> N
 
 async def test_progress_of_the_server_is_that_of_the_call() -> None:
     """Observers of the call see the progress as if its code ran locally."""
-    seen: list[CallEvent] = []
-    with observe(seen.append):
+    events: list[CallEvent] = []
+    with observe(events.append):
         async with McpServer(server()) as served:
             await answers(ToolNode([served]), tool_call("count", "1", to=3))
-    told = [event for event in seen if event.note == "progress"]
-    assert told
-    assert (told[-1].facts["done"], told[-1].facts["total"]) == (3, 3)
+    progress_events = [event for event in events if event.note == "progress"]
+    assert progress_events
+    assert (progress_events[-1].facts["done"], progress_events[-1].facts["total"]) == (3, 3)
 
 
 async def test_progress_of_the_server_keeps_a_call_alive() -> None:
@@ -140,9 +140,9 @@ async def test_a_server_knows_a_call_again_by_its_key() -> None:
     async with McpServer(server()) as served:
         calls = [tool_call("meta", "1"), tool_call("meta", "2")]
         node = ToolNode([served])
-        one, other = await answers(node, *calls)
+        first, second = await answers(node, *calls)
         alone: Any = await served.call("meta")
-    keys = [json.loads(message.text)["callboard/idempotency-key"] for message in (one, other)]
+    keys = [json.loads(message.text)["callboard/idempotency-key"] for message in (first, second)]
     assert keys[0] != keys[1]
     assert "callboard/idempotency-key" not in alone.content[0].text
 

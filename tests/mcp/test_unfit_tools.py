@@ -59,9 +59,9 @@ async def test_names_that_models_refuse_are_told_when_the_server_is_opened(caplo
     """Some model providers refuse a whole request because of one name, and which ones do is unknown here."""
     async with odd("2025", tools=[{**GOOD, "name": "a b"}, {**GOOD, "name": "f.g"}]) as server:
         assert len(server.tools) == 3
-    told = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
-    assert len(told) == 1
-    assert "some models refuse" in told[0] and "['a b', 'f.g']" in told[0]
+    messages = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
+    assert len(messages) == 1
+    assert "some models refuse" in messages[0] and "['a b', 'f.g']" in messages[0]
     caplog.clear()
     async with odd("2025", tools=[{**GOOD, "name": "a b"}], deny=["a b"]):
         assert not caplog.records
@@ -141,18 +141,18 @@ def invalid_tools(version: str) -> InvalidTools:
 
 @given(st.lists(TOOL | JSON, max_size=4), st.sampled_from(KNOWN_PROTOCOL_VERSIONS))
 def test_whatever_a_server_lists_the_good_ones_stay_and_each_other_has_a_reason(
-    others: list[Any], version: str
+    other_tools: list[Any], version: str
 ) -> None:
     """The filter never raises: it runs in the message stream, and an error would close the connection."""
     sieve = invalid_tools(version)
-    rest = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
-    listed = [GOOD, *others, GOOD]
-    response = JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": list(listed), **rest})
+    result_fields = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private"}
+    listed = [GOOD, *other_tools, GOOD]
+    response = JSONRPCResponse(jsonrpc="2.0", id=1, result={"tools": list(listed), **result_fields})
     sieve.sift(SessionMessage(response))
 
-    kept = response.result["tools"]
-    assert kept[0] == kept[-1] == GOOD
-    assert len(kept) == len(listed) or sieve.reasons
+    kept_tools = response.result["tools"]
+    assert kept_tools[0] == kept_tools[-1] == GOOD
+    assert len(kept_tools) == len(listed) or sieve.reasons
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_what_is_no_list_of_tools_stays_as_it_is(result: dict[str, Any], version
 
 @pytest.mark.parametrize("version", [OLD, NEW])
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "reason"),
     [
         ({"tools": [{}] * 50_000}, "it has more than 1000 tools"),
         ({"content": [{}] * 500_000}, "it has more than 1000 content blocks"),
@@ -185,7 +185,7 @@ def test_what_is_no_list_of_tools_stays_as_it_is(result: dict[str, Any], version
     ids=["tools", "content", "tools beside content", "resources"],
 )
 def test_parts_of_an_answer_are_counted_before_one_is_read(
-    version: str, result: dict[str, Any], said: str, monkeypatch: pytest.MonkeyPatch
+    version: str, result: dict[str, Any], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Parsing tries each content block as every member of a union, which is expensive."""
     read: list[object] = []
@@ -195,7 +195,7 @@ def test_parts_of_an_answer_are_counted_before_one_is_read(
 
     assert isinstance(came, SessionMessage)
     assert isinstance(came.message, JSONRPCError)
-    assert (came.message.id, came.message.error.message, read) == (7, said, [])
+    assert (came.message.id, came.message.error.message, read) == (7, reason, [])
 
 
 def test_structured_content_may_have_many_parts() -> None:

@@ -17,8 +17,8 @@ pytestmark = pytest.mark.real_clock
 async def test_arguments_that_cannot_be_sent_end_their_call_alone(command: list[str]) -> None:
     bad = [tool_call("echo", repr(value), text=value) for value in ("half \ud83d", math.nan, -math.inf)]
     async with McpServer(command, cwd=ROOT) as server:
-        whole, *messages = await answers(ToolNode([server]), tool_call("echo", "whole", text="whole"), *bad)
-        assert whole.text == "whole"
+        good, *messages = await answers(ToolNode([server]), tool_call("echo", "whole", text="whole"), *bad)
+        assert good.text == "whole"
         for message in messages:
             assert message.status == "error"
             assert "Not started: the value of the arguments of 'echo' cannot be sent" in message.text

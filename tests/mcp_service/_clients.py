@@ -36,7 +36,7 @@ async def service_of(
             yield service, client
 
 
-async def listed_by(served: Any, era: str = "legacy") -> dict[str, types.Tool]:
+async def tools_of(served: Any, era: str = "legacy") -> dict[str, types.Tool]:
     """Return the tools that a client sees, by name."""
     async with client_of(served, era) as client:
         return {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -54,16 +54,16 @@ class Person:
 
     def __init__(self, *answers: types.ElicitResult | Callable[[], types.ElicitResult]) -> None:
         self._answers = list(answers)
-        self.asked: list[types.ElicitRequestFormParams] = []
+        self.received_forms: list[types.ElicitRequestFormParams] = []
 
     async def __call__(self, context: object, params: types.ElicitRequestParams) -> types.ElicitResult:
         assert isinstance(params, types.ElicitRequestFormParams)
-        self.asked.append(params)
+        self.received_forms.append(params)
         answer = self._answers.pop(0)
         return answer() if callable(answer) else answer
 
 
-def filled(**content: Any) -> types.ElicitResult:
+def fill_in(**content: Any) -> types.ElicitResult:
     """Return the answer of a filled form."""
     return types.ElicitResult(action="accept", content=content)
 

@@ -24,15 +24,15 @@ ROOT = Path(_served.__file__).parents[_served.__name__.count(".")]
 COMMAND = (sys.executable, "-m", "callboard._cli", "mcp")
 
 
-def arguments(what: str, *options: str) -> list[str]:
+def arguments(target: str, *options: str) -> list[str]:
     """Return the arguments of `callboard mcp` that serve a name of `_served`."""
-    return [f"{_served.__name__}:{what}", "--app-dir", str(ROOT), *options]
+    return [f"{_served.__name__}:{target}", "--app-dir", str(ROOT), *options]
 
 
-def by_stdio(what: str, *options: str) -> StdioServerParameters:
+def by_stdio(target: str, *options: str) -> StdioServerParameters:
     """Return a server for the SDK's client, which starts the process."""
-    command, *rest = [*COMMAND, *arguments(what, *options)]
-    return StdioServerParameters(command=command, args=rest, cwd=ROOT)
+    command, *args = [*COMMAND, *arguments(target, *options)]
+    return StdioServerParameters(command=command, args=args, cwd=ROOT)
 
 
 class Process:
@@ -64,18 +64,18 @@ class Process:
 
     def receive(self) -> dict[str, Any]:
         assert self.process.stdout is not None
-        found: dict[str, Any] = json.loads(self.process.stdout.readline())
-        return found
+        message: dict[str, Any] = json.loads(self.process.stdout.readline())
+        return message
 
     def url(self) -> str:
         """Return the URL that the server prints."""
         assert self.process.stderr is not None
-        said = []
+        lines = []
         for line in self.process.stderr:
-            said.append(line)
-            if found := re.search(r"served at (\S+)$", line.strip()):
-                return found[1]
-        raise AssertionError(f"it did not start: {said}")
+            lines.append(line)
+            if match := re.search(r"served at (\S+)$", line.strip()):
+                return match[1]
+        raise AssertionError(f"it did not start: {lines}")
 
     def signal(self, number: int = signal.SIGTERM) -> None:
         self.process.send_signal(number)
@@ -87,18 +87,18 @@ class Process:
 
 
 @contextmanager
-def started(*options: str, environment: dict[str, str] | None = None) -> Iterator[Process]:
+def running_process(*options: str, environment: dict[str, str] | None = None) -> Iterator[Process]:
     """Start a server and end it with the block."""
-    one = Process(*options, environment=environment)
-    with one.process:
+    process = Process(*options, environment=environment)
+    with process.process:
         try:
-            yield one
+            yield process
         finally:
-            one.process.kill()
+            process.process.kill()
 
 
-def ran(*options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
-    with started(*options, environment=environment) as server:
+def run_command(*options: str, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    with running_process(*options, environment=environment) as server:
         code, _, error = server.end()
     return code, error
 

@@ -11,7 +11,7 @@ from langgraph.types import interrupt
 from callboard import create_react_agent, progress
 from callboard.testing import ScriptedModel, calls
 
-from ._clients import DECLINED, Person, client_of, filled, in_both_eras, listed_by, text_in
+from ._clients import DECLINED, Person, client_of, fill_in, in_both_eras, text_in, tools_of
 
 pytestmark = pytest.mark.real_clock  # LangGraph calls its own checkpointers in a thread
 
@@ -32,13 +32,13 @@ def clerk(*script: Any, **options: Any) -> Any:
 async def test_an_agent_is_one_tool_that_takes_a_message() -> None:
     """The tool's name is valid in the protocol; the client's model chooses by its description."""
     async with client_of(clerk(), "legacy", description="Books hotels.") as client:
-        [found] = (await client.list_tools()).tools
+        [listed_tool] = (await client.list_tools()).tools
 
-    assert (found.name, found.description) == ("the_clerk", "Books hotels.")
-    assert found.input_schema["required"] == ["message"]
-    assert set(found.input_schema["properties"]) == {"message"}
-    kept = (await listed_by(clerk(checkpointer=InMemorySaver())))["the_clerk"]
-    assert set(kept.input_schema["properties"]) == {"message", "thread_id"}
+    assert (listed_tool.name, listed_tool.description) == ("the_clerk", "Books hotels.")
+    assert listed_tool.input_schema["required"] == ["message"]
+    assert set(listed_tool.input_schema["properties"]) == {"message"}
+    threaded_tool = (await tools_of(clerk(checkpointer=InMemorySaver())))["the_clerk"]
+    assert set(threaded_tool.input_schema["properties"]) == {"message", "thread_id"}
 
 
 @in_both_eras
@@ -49,13 +49,13 @@ async def test_the_answer_of_the_agent_is_the_result(era: str) -> None:
     async def hear(done: float, total: float | None, message: str | None) -> None:
         steps.append(message)
 
-    person = Person(filled(answer="yes"))
+    person = Person(fill_in(answer="yes"))
     agent = clerk(*BOOKING, checkpointer=InMemorySaver())
     async with client_of(agent, era, elicitation_callback=person) as client:
         result = await client.call_tool("the_clerk", {"message": "Book!"}, progress_callback=hear)
 
     assert (text_in(result), (result.structured_content or {})["answer"]) == ("It is booked.", "It is booked.")
-    assert [form.message for form in person.asked] == ["Book Minerva?"]
+    assert [form.message for form in person.received_forms] == ["Book Minerva?"]
     assert {"agent: calls book", "tools", "agent"} >= {step for step in steps if step and "book:" not in step} - {
         "waits for a person"
     }
@@ -70,14 +70,14 @@ async def test_a_conversation_goes_on_by_its_thread(era: str) -> None:
     async with client_of(agent, era) as client:
         first = await client.call_tool("clerk", {"message": "Hi"})
         thread = (first.structured_content or {})["thread_id"]
-        again = await client.call_tool("clerk", {"message": "Me", "thread_id": thread})
-        other = await client.call_tool("clerk", {"message": "Me"})
+        second_result = await client.call_tool("clerk", {"message": "Me", "thread_id": thread})
+        new_thread_result = await client.call_tool("clerk", {"message": "Me"})
     state = await agent.aget_state({"configurable": {"thread_id": thread}})
 
-    assert again.structured_content == {"answer": "Again.", "thread_id": thread}
-    assert (other.structured_content or {})["thread_id"] != thread
-    asked = [one.content for one in state.values["messages"] if isinstance(one, HumanMessage)]
-    assert asked == ["Hi", "Me"]
+    assert second_result.structured_content == {"answer": "Again.", "thread_id": thread}
+    assert (new_thread_result.structured_content or {})["thread_id"] != thread
+    human_texts = [message.content for message in state.values["messages"] if isinstance(message, HumanMessage)]
+    assert human_texts == ["Hi", "Me"]
 
 
 async def test_an_agent_without_a_name_is_a_tool_named_agent() -> None:
@@ -94,30 +94,30 @@ async def test_an_agent_without_a_name_is_a_tool_named_agent() -> None:
 @pytest.fixture
 def savers(monkeypatch: pytest.MonkeyPatch) -> list[InMemorySaver]:
     """Yield the checkpointers that are created for agents without one."""
-    made: list[InMemorySaver] = []
+    created_savers: list[InMemorySaver] = []
 
     class Noted(InMemorySaver):
         def __init__(self) -> None:
             super().__init__()
-            made.append(self)
+            created_savers.append(self)
 
     monkeypatch.setattr("callboard_actors.mcp_service._offers.InMemorySaver", Noted)
-    return made
+    return created_savers
 
 
 async def test_what_an_agent_without_a_checkpointer_keeps_goes_with_the_call(savers: list[InMemorySaver]) -> None:
     """A server runs for months, so the state is dropped whether a call succeeds, is refused or fails."""
     agent = clerk(*BOOKING, BOOKING[0], BOOKING[0], OSError("no line"))
-    async with client_of(agent, "legacy", elicitation_callback=Person(filled(answer="yes"), DECLINED)) as client:
+    async with client_of(agent, "legacy", elicitation_callback=Person(fill_in(answer="yes"), DECLINED)) as client:
         well = await client.call_tool("the_clerk", {"message": "Book!"})
         refused = await client.call_tool("the_clerk", {"message": "Book!"})
     async with client_of(agent, "legacy") as client:
         unable = await client.call_tool("the_clerk", {"message": "Book!"})
         failed = await client.call_tool("the_clerk", {"message": "Book!"})
 
-    assert [one.is_error for one in (well, refused, unable, failed)] == [False, True, True, True]
+    assert [item.is_error for item in (well, refused, unable, failed)] == [False, True, True, True]
     assert "no line" in text_in(failed)
-    assert [dict(one.storage) for one in savers] == [{}, {}]
+    assert [dict(item.storage) for item in savers] == [{}, {}]
 
 
 async def test_an_agent_without_a_checkpointer_does_not_ask_a_client_of_2026(savers: list[InMemorySaver]) -> None:

@@ -13,7 +13,7 @@ from callboard import Limit, ToolNode, idempotency_key, progress
 from callboard.telemetry import carrier
 from tests.telemetry._traces import Traces, attributes, is_child
 
-from ._clients import ERAS, Person, client_of, filled, in_both_eras, service_of, text_in
+from ._clients import ERAS, Person, client_of, fill_in, in_both_eras, service_of, text_in
 
 
 class Hotel:
@@ -21,12 +21,12 @@ class Hotel:
 
     def __init__(self) -> None:
         self.began, self.ended = anyio.Event(), anyio.Event()
-        self.at_once = self.most = 0
+        self.at_once = self.peak = 0
 
     async def stay(self, nights: float) -> str:
         """Stay for some nights."""
         self.at_once += 1
-        self.most = max(self.most, self.at_once)
+        self.peak = max(self.peak, self.at_once)
         self.began.set()
         try:
             await anyio.sleep(nights)
@@ -66,9 +66,9 @@ async def test_a_tool_that_would_end_the_process_ends_its_call_only(era: str, ki
         sys.exit(3)
 
     async with client_of([leave if kind == "sync" else leave_async, Hotel().stay], era) as client:
-        left = await client.call_tool("leave" if kind == "sync" else "leave_async", {})
-        assert left.is_error
-        assert "SystemExit(3)" in text_in(left)
+        exit_result = await client.call_tool("leave" if kind == "sync" else "leave_async", {})
+        assert exit_result.is_error
+        assert "SystemExit(3)" in text_in(exit_result)
         assert text_in(await client.call_tool("stay", {"nights": 0})) == "0.0 nights"
 
 
@@ -95,16 +95,16 @@ async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
         results.append(await client.call_tool("stay", {"nights": nights}))
 
     async with (
-        service_of(node, era) as (service, one),
-        Client(type(service)(node).server(), mode=era) as two,
+        service_of(node, era) as (service, first_client),
+        Client(type(service)(node).server(), mode=era) as second_client,
     ):
         async with anyio.create_task_group() as group:
-            for client in (one, two):
+            for client in (first_client, second_client):
                 for nights in (1, 2, 3):
                     group.start_soon(call, client, nights)
-        late = await one.call_tool("stay", {"nights": 9})
+        late = await first_client.call_tool("stay", {"nights": 9})
 
-    assert hotel.most == 2
+    assert hotel.peak == 2
     assert sorted(map(text_in, results)) == sorted(f"{n}.0 nights" for n in (1, 2, 3) for _ in "ab")
     assert late.is_error
     assert "5" in text_in(late)
@@ -113,7 +113,7 @@ async def test_limits_and_timeouts_of_the_node_hold(era: str) -> None:
 @in_both_eras
 async def test_a_client_hears_of_progress_if_it_asks(era: str) -> None:
     """Progress numbers increase, and the last report comes before the result."""
-    told: list[tuple[float, float | None, str | None]] = []
+    reports: list[tuple[float, float | None, str | None]] = []
 
     async def build(parts: int) -> str:
         """Build."""
@@ -123,13 +123,13 @@ async def test_a_client_hears_of_progress_if_it_asks(era: str) -> None:
         return "built"
 
     async def hear(done: float, total: float | None, message: str | None) -> None:
-        told.append((done, total, message))
+        reports.append((done, total, message))
 
     async with client_of([build], era) as client:
         await client.call_tool("build", {"parts": 3}, progress_callback=hear)
         await client.call_tool("build", {"parts": 3})
 
-    assert told == [(1, 3, "part 0"), (2, 3, "part 1"), (3, 3, "part 2")]
+    assert reports == [(1, 3, "part 0"), (2, 3, "part 1"), (3, 3, "part 2")]
 
 
 @in_both_eras
@@ -144,12 +144,12 @@ async def test_the_trace_of_the_client_goes_on(era: str) -> None:
     with traces.on():
         async with client_of([where], era) as client:
             with traces.tracer.start_as_current_span("client"):
-                seen = text_in(await client.call_tool("where", {}, meta=cast("RequestParamsMeta", carrier())))
+                trace_parent = text_in(await client.call_tool("where", {}, meta=cast("RequestParamsMeta", carrier())))
 
     [call] = traces.all("execute_tool")
     [caller] = traces.all("client")
     assert is_child(call, caller)
-    assert f"{call.context.trace_id:032x}" in seen  # type: ignore[union-attr]
+    assert f"{call.context.trace_id:032x}" in trace_parent  # type: ignore[union-attr]
     assert attributes(call)["gen_ai.tool.name"] == "where"
 
 
@@ -161,12 +161,12 @@ async def test_a_call_that_is_made_again_is_known_by_its_key(era: str) -> None:
         """Pay."""
         return f"{interrupt('Pay?')} {idempotency_key()}"
 
-    async with client_of([pay], era, elicitation_callback=Person(*[filled(answer="yes")] * 3)) as client:
+    async with client_of([pay], era, elicitation_callback=Person(*[fill_in(answer="yes")] * 3)) as client:
         meta = cast("RequestParamsMeta", {"callboard/idempotency-key": "order 7"})
-        first, again = [text_in(await client.call_tool("pay", {"amount": 3}, meta=meta)) for _ in range(2)]
-        other = text_in(await client.call_tool("pay", {"amount": 3}))
+        first, repeated = [text_in(await client.call_tool("pay", {"amount": 3}, meta=meta)) for _ in range(2)]
+        unkeyed = text_in(await client.call_tool("pay", {"amount": 3}))
 
-    assert first == again != other
+    assert first == repeated != unkeyed
 
 
 @pytest.mark.parametrize("era", ERAS)
@@ -187,9 +187,9 @@ async def test_a_service_that_is_drained_lets_calls_finish_and_begins_none(era: 
             report = await service.drain(10)
             await call(client, 1)
 
-    finished = [one for one in results if not one.is_error]
-    ended = [text_in(one) for one in results if one.is_error]
-    assert [text_in(one) for one in finished] == ["3.0 nights"]
-    assert (report.finished, report.ended, [one.tool for one in report.unknown]) == (1, 1, ["stay"])
+    finished = [result for result in results if not result.is_error]
+    ended = [text_in(result) for result in results if result.is_error]
+    assert [text_in(result) for result in finished] == ["3.0 nights"]
+    assert (report.finished, report.ended, [result.tool for result in report.unknown]) == (1, 1, ["stay"])
     assert len(ended) == 2
     assert all("drained" in text for text in ended)

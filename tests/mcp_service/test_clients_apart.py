@@ -75,17 +75,17 @@ async def in_process(
     lifespan = cast("McpApp", app.app).lifespan if isinstance(app, AuthenticationMiddleware) else app.lifespan
     with anyio.fail_after(PATIENCE):
         async with lifespan(), AsyncExitStack() as stack:
-            found = []
+            clients = []
             for port, token in enumerate(tokens, 1000):
                 transport = httpx2.ASGITransport(cast("Any", app), client=("127.0.0.1", port))
                 headers = {} if token is None else {"Authorization": f"Bearer {token}"}
                 http = await stack.enter_async_context(httpx2.AsyncClient(transport=transport, headers=headers))
                 line = streamable_http_client("http://127.0.0.1:8000/mcp", http_client=http)
-                found.append(await stack.enter_async_context(Client(line, mode=era, **options)))
-            yield found
+                clients.append(await stack.enter_async_context(Client(line, mode=era, **options)))
+            yield clients
 
 
-def keyed(key: str) -> RequestParamsMeta:
+def meta_of(key: str) -> RequestParamsMeta:
     return cast("RequestParamsMeta", {"callboard/idempotency-key": key})
 
 
@@ -93,11 +93,11 @@ async def reads(app: Any, era: str, tokens: Sequence[str | None], meta: Any = No
     """Return what two clients read in the notebook after the first one has written to it."""
     async with in_process(app, era, tokens) as (ann, bob):
         await ann.call_tool("write", {"note": "secret"}, meta=meta)
-        return [text_in(await one.call_tool("read", {}, meta=meta)) for one in (ann, bob)]
+        return [text_in(await client.call_tool("read", {}, meta=meta)) for client in (ann, bob)]
 
 
 @pytest.mark.parametrize("token", [None, "shared"])
-@pytest.mark.parametrize("meta", [None, keyed("same")], ids=["no key", "one key"])
+@pytest.mark.parametrize("meta", [None, meta_of("same")], ids=["no key", "one key"])
 async def test_a_client_with_a_session_never_finds_the_state_of_another(token: str | None, meta: Any) -> None:
     """Neither a shared idempotency key nor a shared token leads to another session's state."""
     app = mcp_app(notebooks(), token=token)
@@ -108,20 +108,20 @@ async def test_a_client_with_a_session_never_finds_the_state_of_another(token: s
 async def test_a_client_with_a_token_of_its_own_never_finds_the_state_of_another(era: str) -> None:
     """A client finds its own state again, even without a session."""
     app = mcp_app(notebooks(), token=TOKENS)
-    assert await reads(app, era, tuple(TOKENS.values()), keyed("same")) == ["secret", "nothing"]
+    assert await reads(app, era, tuple(TOKENS.values()), meta_of("same")) == ["secret", "nothing"]
 
 
 @pytest.mark.parametrize("token", [None, "shared"])
 async def test_a_client_that_nothing_tells_from_others_is_refused_a_state(token: str | None) -> None:
     """A client without session and token would have to share its state. Tools without state are not refused."""
     async with in_process(mcp_app([*notebooks(), delete], token=token), "2026-07-28", [token]) as [client]:
-        refused = await client.call_tool("write", {"note": "secret"}, meta=keyed("mine"))
-        other = await client.call_tool("delete", {"path": "a"})
+        refused = await client.call_tool("write", {"note": "secret"}, meta=meta_of("mine"))
+        stateless_result = await client.call_tool("delete", {"path": "a"})
 
     assert refused.is_error
     assert "nothing tells this client from others" in text_in(refused)
     assert "token of its own" in text_in(refused)
-    assert text_in(other) == "a deleted"
+    assert text_in(stateless_result) == "a deleted"
 
 
 @in_both_eras
@@ -158,8 +158,10 @@ async def test_a_thread_is_named_by_the_server_alone(era: str, tokens: Sequence[
     """Idempotency keys and session ids do not name threads, because a client could guess or leak them."""
     token = None if tokens[0] is None else TOKENS
     async with in_process(mcp_app([where], token=token), era, tokens) as (ann, bob):
-        seen = [text_in(await one.call_tool("where", {}, meta=keyed("k1"))).split() for one in (ann, bob, ann)]
-    threads, keys = zip(*seen, strict=True)
+        threads_and_keys = [
+            text_in(await client.call_tool("where", {}, meta=meta_of("k1"))).split() for client in (ann, bob, ann)
+        ]
+    threads, keys = zip(*threads_and_keys, strict=True)
 
     assert threads[0] != threads[1]
     assert not any("k1" in thread for thread in threads)
@@ -177,7 +179,7 @@ async def test_a_conversation_belongs_to_the_client_that_began_it(era: str) -> N
             result = await client.call_tool("clerk", {"message": "Hi", "thread_id": "diary"})
             assert (result.structured_content or {})["thread_id"] == "diary"
     threads = {saved.config["configurable"]["thread_id"] for saved in saver.list(None)}
-    states = [await agent.aget_state({"configurable": {"thread_id": one}}) for one in threads]
+    states = [await agent.aget_state({"configurable": {"thread_id": thread}}) for thread in threads]
 
     assert sorted(len(state.values["messages"]) for state in states) == [2, 4]
 
@@ -192,21 +194,21 @@ async def test_a_client_that_is_not_known_goes_on_with_threads_that_the_server_h
         refused = await ann.call_tool("clerk", {"message": "Hi", "thread_id": "diary"})
         first = await ann.call_tool("clerk", {"message": "Hi"})
         thread = (first.structured_content or {})["thread_id"]
-        again = await ann.call_tool("clerk", {"message": "Me", "thread_id": thread})
+        second_result = await ann.call_tool("clerk", {"message": "Me", "thread_id": thread})
 
     assert refused.is_error
     assert "'diary'" in text_in(refused)
-    assert again.structured_content == {"answer": "Again.", "thread_id": thread}
+    assert second_result.structured_content == {"answer": "Again.", "thread_id": thread}
 
 
-async def asked(client: Client, path: str) -> str:
+async def open_question(client: Client, path: str) -> str:
     """Return the state of a question that stays open."""
     question = await client.session.call_tool("delete", {"path": path}, allow_input_required=True)
     assert isinstance(question, types.InputRequiredResult)
     return str(question.request_state)
 
 
-async def answered(client: Client, path: str, state: str) -> types.CallToolResult:
+async def answer_question(client: Client, path: str, state: str) -> types.CallToolResult:
     answer: Any = {"0.0": types.ElicitResult(action="accept", content={"decision": "accept"})}
     return await client.session.call_tool("delete", {"path": path}, input_responses=answer, request_state=state)
 
@@ -219,10 +221,10 @@ async def test_a_question_is_answered_by_the_client_that_was_asked() -> None:
     """A client that has obtained the state of another client's question cannot answer it."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), token=TOKENS)
     async with in_process(app, "2026-07-28", tuple(TOKENS.values()), elicitation_callback=never) as (ann, bob):
-        state = await asked(ann, "a.txt")
+        state = await open_question(ann, "a.txt")
         with pytest.raises(Exception, match="Invalid or expired"):
-            await answered(bob, "a.txt", state)
-        assert text_in(await answered(ann, "a.txt", state)) == "a.txt deleted"
+            await answer_question(bob, "a.txt", state)
+        assert text_in(await answer_question(ann, "a.txt", state)) == "a.txt deleted"
 
 
 @pytest.mark.exhaustive
@@ -230,29 +232,29 @@ async def test_open_questions_take_no_room_in_the_server() -> None:
     """Clients that ask and leave can neither fill the memory nor push out the question of another client."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
     async with in_process(app, "2026-07-28", elicitation_callback=never) as (ann, bob):
-        hers = await asked(ann, "a.txt")
+        hers = await open_question(ann, "a.txt")
         tracemalloc.start()
         try:
             sizes: list[int] = []
             for _ in range(2):
                 for _ in range(10):
-                    await asked(bob, "b" * 100_000)
+                    await open_question(bob, "b" * 100_000)
                 gc.collect()
                 sizes.append(tracemalloc.get_traced_memory()[0])
         finally:
             tracemalloc.stop()
         assert sizes[1] - sizes[0] < 10 * 100_000 / 2
-        assert text_in(await answered(ann, "a.txt", hers)) == "a.txt deleted"
+        assert text_in(await answer_question(ann, "a.txt", hers)) == "a.txt deleted"
 
 
 async def test_a_client_cannot_make_or_change_the_state_of_a_question() -> None:
     """The state decides which call continues, so a forged one could continue a call that no person has approved."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]))
     async with in_process(app, "2026-07-28", elicitation_callback=never) as (ann, _):
-        state = await asked(ann, "a.txt")
+        state = await open_question(ann, "a.txt")
         for forged in ("", "v1.", state[:-4] + "AAAA", state.removeprefix("v1."), "callboard"):
             with pytest.raises(Exception, match="Invalid or expired"):
-                await answered(ann, "a.txt", forged)
+                await answer_question(ann, "a.txt", forged)
 
 
 @pytest.mark.parametrize("token", [" ", {}, {"ann": " "}, {"ann": "one", "bob": "one"}])

@@ -17,7 +17,7 @@ from callboard_actors.mcp_service._command import app
 from callboard_actors.mcp_service._serve import FAILED, WRONG, http_app
 from callboard_actors.mcp_service._token import TOKEN, take_token
 
-from ._commands import ran
+from ._commands import run_command
 from ._served import add
 
 MODULES = {
@@ -42,7 +42,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         (["mcp_fine"], "which tools of mcp_fine? Write mcp_fine:NAME; it has add, number, tools"),
         (["mcp_fine:nothing"], "mcp_fine has no 'nothing'"),
@@ -65,7 +65,7 @@ def folder(tmp_path: Path) -> Path:
     ],
 )
 def test_what_is_wrong_is_said_before_anything_is_served(
-    line: list[str], said: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+    line: list[str], message: str, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The error is one sentence on stderr that names the mistake; the exit code is 2."""
 
@@ -77,7 +77,7 @@ def test_what_is_wrong_is_said_before_anything_is_served(
     result = CliRunner().invoke(app, [*line, "--app-dir", str(folder)])
 
     assert result.exit_code == WRONG, result.output
-    assert said in result.stderr
+    assert message in result.stderr
     assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
@@ -110,17 +110,17 @@ def test_to_import_it_costs_no_sdk() -> None:
 
 def test_the_token_is_taken_out_of_the_environment(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Child processes of tools do not get it. Over HTTP the token is required if the usual variable is set."""
-    seen: dict[str, Any] = {}
+    app_options: dict[str, Any] = {}
 
-    def made(*_: object, **options: Any) -> object:
-        seen.update(options)
+    def make_app(*_: object, **options: Any) -> object:
+        app_options.update(options)
         raise ValueError("enough")
 
     monkeypatch.setenv(TOKEN, "open sesame")
-    monkeypatch.setattr(_serve, "http_app", made)
+    monkeypatch.setattr(_serve, "http_app", make_app)
     CliRunner().invoke(app, ["mcp_fine:tools", "--http", "--app-dir", str(folder)])
 
-    assert seen["token"] == "open sesame"
+    assert app_options["token"] == "open sesame"
     assert TOKEN not in os.environ
 
 
@@ -142,7 +142,7 @@ def test_loopback_is_known(host: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"transport": "sse"}, 'is "stdio" or "http"'),
         ({"token": "t"}, "give transport='http'"),
@@ -150,9 +150,9 @@ def test_loopback_is_known(host: str) -> None:
         ({"port": 9000}, "give transport='http'"),
     ],
 )
-async def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], said: str) -> None:
+async def test_options_that_do_not_go_together_are_refused(options: dict[str, Any], message: str) -> None:
     """A token without HTTP would protect nothing."""
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=message):
         await serve_mcp([add], **options)
 
 
@@ -173,7 +173,7 @@ def test_an_actor_that_does_not_start_is_an_error(tmp_path: Path) -> None:
         "    @handler\n    async def ask(self) -> str:\n        'Ask.'\n        return ''\n"
         "tools = [Broken()]\n"
     )
-    code, error = ran("mcp_actor:tools", "--app-dir", str(tmp_path))
+    code, error = run_command("mcp_actor:tools", "--app-dir", str(tmp_path))
 
     assert code == FAILED, error
     assert "no line" in error

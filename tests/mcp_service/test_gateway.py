@@ -18,8 +18,8 @@ from callboard_actors.mcp import McpServer
 from callboard_actors.mcp_service import mcp_app
 from tests.mcp import _npm
 
-from ._clients import DECLINED, Person, client_of, filled, in_both_eras, text_in
-from ._commands import PATIENCE, started
+from ._clients import DECLINED, Person, client_of, fill_in, in_both_eras, text_in
+from ._commands import PATIENCE, running_process
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -36,32 +36,32 @@ class Day(BaseModel):
 
 def far() -> MCPServer[Any]:
     """Return the server behind the gateway."""
-    made: MCPServer[Any] = MCPServer("far")
+    server: MCPServer[Any] = MCPServer("far")
 
-    @made.tool(annotations=ToolAnnotations(title="Weigh it", read_only_hint=True))
+    @server.tool(annotations=ToolAnnotations(title="Weigh it", read_only_hint=True))
     async def weigh(what: str) -> CallToolResult:
         """Weigh something."""
         return CallToolResult(
             content=[TextContent(text=f"{what}: heavy")], structured_content={"kilos": 3}, _meta={"scale": "old"}
         )
 
-    @made.tool()
+    @server.tool()
     async def fail() -> CallToolResult:
         """Fail."""
         return CallToolResult(content=[TextContent(text="no luck")], structured_content={"code": 7}, is_error=True)
 
-    @made.tool()
+    @server.tool()
     async def count(ctx: Context[Any, Any]) -> str:
         """Count to two."""
         await ctx.report_progress(1, 2, "one")
         return "two"
 
-    @made.tool()
+    @server.tool()
     async def travel(when: Annotated[Day, Resolve(_when)]) -> str:
         """Travel."""
         return f"on {when.day}"
 
-    return made
+    return server
 
 
 async def _when() -> Elicit[Day]:
@@ -90,20 +90,20 @@ async def test_a_tool_is_the_same_behind_a_gateway(era: str) -> None:
 @in_both_eras
 async def test_progress_and_questions_pass_through_a_gateway(era: str) -> None:
     """The client of the gateway receives progress reports and answers the questions."""
-    person, told = Person(filled(day="Monday"), DECLINED), list[str | None]()
+    person, reports = Person(fill_in(day="Monday"), DECLINED), list[str | None]()
 
     async def on_progress(progress: float, total: float | None, message: str | None) -> None:
-        told.append(message)
+        reports.append(message)
 
     async with client_of([McpServer(far(), mode=era)], era, elicitation_callback=person) as client:
         await client.call_tool("count", {}, progress_callback=on_progress)
-        asked = await client.call_tool("travel", {})
+        answered = await client.call_tool("travel", {})
         refused = await client.call_tool("travel", {})
 
-    assert told == ["one"]
-    assert person.asked[0].message == "When?"
-    assert person.asked[0].requested_schema["properties"]["day"]["type"] == "string"
-    assert text_in(asked) == "on Monday"
+    assert reports == ["one"]
+    assert person.received_forms[0].message == "When?"
+    assert person.received_forms[0].requested_schema["properties"]["day"]["type"] == "string"
+    assert text_in(answered) == "on Monday"
     assert refused.is_error and "decline" in text_in(refused)
 
 
@@ -116,11 +116,11 @@ async def test_a_function_that_opens_servers_gives_their_tools_policies_and_midd
         async with McpServer(far(), name="shop") as shop:
             yield ToolNode([shop], policies={"weigh": CallPolicy(timeout=5)}, middleware=[RequireApproval(["weigh"])])
 
-    person = Person(filled(decision="accept"))
+    person = Person(fill_in(decision="accept"))
     async with client_of(gateway, era, elicitation_callback=person) as client:
         result = await client.call_tool("weigh", {"what": "tea"})
 
-    assert "weigh" in person.asked[0].message
+    assert "weigh" in person.received_forms[0].message
     assert result.structured_content == {"kilos": 3}
 
 
@@ -170,7 +170,7 @@ def files_by_http(folder: Path, root: Path) -> Iterator[str]:
     (folder / "files_gate.py").write_text(
         f"from callboard_actors.mcp import McpServer\ntools = [McpServer({server!r}, prefix='files_')]\n"
     )
-    with started("files_gate:tools", "--http", "--port", "0", "--app-dir", str(folder)) as gate:
+    with running_process("files_gate:tools", "--http", "--port", "0", "--app-dir", str(folder)) as gate:
         yield gate.url()
 
 

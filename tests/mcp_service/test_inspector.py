@@ -11,7 +11,7 @@ import pytest
 
 from tests.npm_packages import PACKAGES, find_or_install
 
-from ._commands import COMMAND, PATIENCE, ROOT, arguments, started
+from ._commands import COMMAND, PATIENCE, ROOT, arguments, running_process
 
 pytestmark = [pytest.mark.exhaustive, pytest.mark.real_clock]
 
@@ -21,17 +21,17 @@ NAME = "@modelcontextprotocol/inspector"
 @pytest.fixture(scope="module")
 def inspector() -> Path:
     """Return the inspector; skip the test if it is not installed."""
-    found = find_or_install(NAME, PACKAGES[NAME]) if shutil.which("node") else None
-    if found is None:
+    program = find_or_install(NAME, PACKAGES[NAME]) if shutil.which("node") else None
+    if program is None:
         pytest.skip(f"{NAME} is not here and could not be installed (npm, `python -m tests.npm_packages`)")
-    return found
+    return program
 
 
 IS_ERROR = 5
 """The inspector's exit code for a result that is an error."""
 
 
-def inspected(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> Any:
+def read_output(inspector: Path, tmp_path: Path, server: list[str], *options: str) -> Any:
     """Return the inspector's output for a server."""
     done = inspect(inspector, tmp_path, server, *options)
     assert done.returncode == 0, done.stderr
@@ -68,10 +68,10 @@ def test_it_lists_and_calls_tools(inspector: Path, tmp_path: Path, over: str) ->
     with ExitStack() as stack:
         server = [*COMMAND, *arguments("tools")]
         if over == "http":
-            server = [stack.enter_context(started(*arguments("tools", "--http", "--port", "0"))).url()]
+            server = [stack.enter_context(running_process(*arguments("tools", "--http", "--port", "0"))).url()]
             tool.append(f"folder={tmp_path}")
-        listed = inspected(inspector, tmp_path, server, "--method", "tools/list")
-        result = inspected(inspector, tmp_path, server, "--method", "tools/call", "--tool-name", *tool)
+        listed = read_output(inspector, tmp_path, server, "--method", "tools/list")
+        result = read_output(inspector, tmp_path, server, "--method", "tools/call", "--tool-name", *tool)
 
     assert [tool["name"] for tool in listed["tools"]] == ["add", "stay", "plan"]
     assert listed["tools"][0]["inputSchema"]["required"] == ["one", "other"]

@@ -18,8 +18,8 @@ from callboard import Actor, ToolNode, handler
 from callboard.middleware import RequireApproval
 from callboard_actors.mcp_service import McpApp, _http, mcp_app
 
-from ._clients import Person, filled, in_both_eras, text_in
-from ._commands import PATIENCE, Process, appears, arguments, ran, started
+from ._clients import Person, fill_in, in_both_eras, text_in
+from ._commands import PATIENCE, Process, appears, arguments, run_command, running_process
 
 pytestmark = [
     pytest.mark.real_clock,
@@ -87,7 +87,7 @@ async def test_an_application_that_was_drained_may_be_started_again() -> None:
         await app.drain(0)
     async with (
         app.lifespan(),
-        client_over(app, elicitation_callback=Person(filled(decision="accept"))) as client,
+        client_over(app, elicitation_callback=Person(fill_in(decision="accept"))) as client,
     ):
         assert text_in(await client.call_tool("delete", {"path": "a.txt"})) == "a.txt deleted"
 
@@ -96,12 +96,12 @@ async def test_an_application_of_ones_own_has_it_as_a_part() -> None:
     """The mounted application works beside other routes; its questions need no session."""
     app = mcp_app(ToolNode([delete], middleware=[RequireApproval()]), path="/")
     routes = [Route("/hello", lambda request: PlainTextResponse("hello")), Mount("/tools", app)]
-    whole = Starlette(routes=routes, lifespan=app.lifespan)
-    person = Person(filled(decision="accept"))
-    async with app.lifespan(), client_over(whole, "/tools/", elicitation_callback=person) as client:
+    application = Starlette(routes=routes, lifespan=app.lifespan)
+    person = Person(fill_in(decision="accept"))
+    async with app.lifespan(), client_over(application, "/tools/", elicitation_callback=person) as client:
         result = await client.call_tool("delete", {"path": "a.txt"})
-    async with visitor(whole, "http://127.0.0.1") as other:
-        hello = (await other.get("/hello")).text
+    async with visitor(application, "http://127.0.0.1") as http_client:
+        hello = (await http_client.get("/hello")).text
 
     assert (text_in(result), hello) == ("a.txt deleted", "hello")
 
@@ -141,8 +141,8 @@ async def test_who_does_not_show_the_token_is_not_let_in(era: str) -> None:
     app = mcp_app([delete], token="open sesame")
     async with app.lifespan():
         async with visitor(app, "http://127.0.0.1:8000") as client:
-            for shown in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "Basic open sesame"}):
-                answer = await client.post("/mcp", json=HELLO, headers={**HEADERS, **shown})
+            for credentials in ({}, {"Authorization": "Bearer sesame"}, {"Authorization": "Basic open sesame"}):
+                answer = await client.post("/mcp", json=HELLO, headers={**HEADERS, **credentials})
                 assert answer.status_code == 401
         async with client_over(app, era=era, headers={"Authorization": "Bearer open sesame"}) as client:
             assert text_in(await client.call_tool("delete", {"path": "a"})) == "a deleted"
@@ -163,7 +163,7 @@ async def test_a_request_that_opens_a_session_is_short() -> None:
         unknown = {**HEADERS, "MCP-Protocol-Version": "2025-06-18"}
         in_an_old_version = await client.post("/mcp", json=with_name_of(70_000), headers=unknown)
 
-    assert [one.status_code for one in (fits, too_long, in_an_old_version)] == [200, 413, 413]
+    assert [response.status_code for response in (fits, too_long, in_an_old_version)] == [200, 413, 413]
 
 
 @in_both_eras
@@ -185,9 +185,9 @@ async def test_sessions_have_a_greatest_number(monkeypatch: pytest.MonkeyPatch) 
         session = {**HEADERS, "Mcp-Session-Id": opened[0].headers["mcp-session-id"]}
         listed = await client.post("/mcp", json={"jsonrpc": "2.0", "id": 2, "method": "tools/list"}, headers=session)
         await client.delete("/mcp", headers=session)
-        again = await client.post("/mcp", json=HELLO, headers=HEADERS)
+        reopened = await client.post("/mcp", json=HELLO, headers=HEADERS)
 
-    assert [one.status_code for one in (*opened, listed, again)] == [200, 200, 503, 200, 200]
+    assert [response.status_code for response in (*opened, listed, reopened)] == [200, 200, 503, 200, 200]
 
 
 async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
@@ -203,9 +203,9 @@ async def test_a_session_belongs_to_the_token_that_opened_it() -> None:
             (await client.delete("/mcp", headers=bob | session)).status_code,
             (await client.get("/mcp", headers=bob | session)).status_code,
         ]
-        own = await client.post("/mcp", json=asks, headers=ann | session)
+        own_response = await client.post("/mcp", json=asks, headers=ann | session)
 
-    assert (stolen, own.status_code) == ([404] * 3, 200)
+    assert (stolen, own_response.status_code) == ([404] * 3, 200)
 
 
 @in_both_eras
@@ -233,13 +233,13 @@ async def test_an_application_that_is_drained_lets_calls_finish(era: str, tmp_pa
             late = await client.post("/mcp", json=HELLO, headers=HEADERS)
 
     assert (report.finished, report.ended, late.status_code) == (1, 0, 503)
-    assert [text_in(one) for one in results] == ["left"]
+    assert [text_in(result) for result in results] == ["left"]
 
 
 @asynccontextmanager
-async def serving(what: str) -> AsyncIterator[tuple[Process, str]]:
+async def serving(name: str) -> AsyncIterator[tuple[Process, str]]:
     """Start the command with a name of `_served`; yield the process and its URL."""
-    with started(*arguments(what, "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
+    with running_process(*arguments(name, "--http", "--port", "0")) as server, anyio.fail_after(PATIENCE):
         yield server, await anyio.to_thread.run_sync(server.url)
 
 
@@ -272,15 +272,15 @@ async def test_a_signal_lets_calls_over_http_finish(era: str, tmp_path: Path) ->
         server.signal()
 
     assert server.process.returncode == 0
-    assert [text_in(one) for one in results] == ["left"]
+    assert [text_in(result) for result in results] == ["left"]
 
 
 @pytest.mark.exhaustive
 def test_a_port_that_is_taken_is_an_error_that_names_it() -> None:
     """The error is a message, not a traceback."""
-    with started(*arguments("tools", "--http", "--port", "0")) as server:
+    with running_process(*arguments("tools", "--http", "--port", "0")) as server:
         port = server.url().rpartition(":")[2].partition("/")[0]
-        code, error = ran(*arguments("tools", "--http", "--port", port))
+        code, error = run_command(*arguments("tools", "--http", "--port", port))
 
     assert code == 1
     assert "Error: " in error

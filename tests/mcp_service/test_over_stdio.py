@@ -20,8 +20,8 @@ from callboard_actors.mcp_service import _stdio
 from callboard_actors.mcp_service._service import Service
 from callboard_actors.mcp_service._stdio import StdioConnection, serve_stdio
 
-from ._clients import Person, filled, in_both_eras, text_in
-from ._commands import COMMAND, PATIENCE, ROOT, Process, appears_soon, arguments, by_stdio, started
+from ._clients import Person, fill_in, in_both_eras, text_in
+from ._commands import COMMAND, PATIENCE, ROOT, Process, appears_soon, arguments, by_stdio, running_process
 
 pytestmark = pytest.mark.real_clock
 
@@ -53,15 +53,15 @@ async def test_what_is_printed_does_not_reach_the_client(era: str, anyio_backend
 
     assert result.structured_content == {"sum": 3, "read": 0}
     assert garbage == []
-    said = (tmp_path / "errors").read_text().splitlines()
-    assert {"loaded", "printed", "written", "by its number", "by a child"} <= set(said)
+    stderr_lines = (tmp_path / "errors").read_text().splitlines()
+    assert {"loaded", "printed", "written", "by its number", "by a child"} <= set(stderr_lines)
 
 
 @pytest.mark.exhaustive
 @in_both_eras
 async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> None:
     """Questions of a tool and approvals work in either version."""
-    person = Person(filled(answer="in May"), filled(decision="accept"))
+    person = Person(fill_in(answer="in May"), fill_in(decision="accept"))
     async with Client(
         by_stdio("node", "--backend", anyio_backend_name), mode=era, elicitation_callback=person
     ) as client:
@@ -74,7 +74,7 @@ async def test_questions_cross_the_wire(era: str, anyio_backend_name: str) -> No
 @contextmanager
 def staying(folder: Path, *options: str, seconds: float = 600) -> Iterator[Process]:
     """Start a server and a call of its tool `stay`, which leaves notes in a folder."""
-    with started(*arguments("tools", *options)) as server:
+    with running_process(*arguments("tools", *options)) as server:
         server.shake_hands()
         server.send("tools/call", 1, name="stay", arguments={"seconds": seconds, "folder": str(folder)})
         appears_soon(folder / "began")
@@ -107,22 +107,22 @@ def test_a_signal_lets_calls_finish_and_their_answers_arrive(loop: str, tmp_path
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("loop", ["asyncio", "trio"])
-@pytest.mark.parametrize("how", ["time is over", "second signal"])
-def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("ending", ["time is over", "second signal"])
+def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, ending: str, tmp_path: Path) -> None:
     """The client gets an error, and the exit code says that an outcome is unknown."""
-    drain = "0" if how == "time is over" else "600"
+    drain = "0" if ending == "time is over" else "600"
     with staying(tmp_path, "--backend", loop, "--drain", drain) as server:
         server.signal()
-        if how == "second signal":
+        if ending == "second signal":
             server.send("tools/call", 2, name="add", arguments={"one": 1, "other": 2})
             assert "drained" in server.receive()["result"]["content"][0]["text"]
             server.signal()
         answer = server.receive()
-        code, rest, error = server.end()
+        code, remaining_output, error = server.end()
 
     assert answer["result"]["isError"]
     assert "drained" in answer["result"]["content"][0]["text"]
-    assert (code, rest) == (4, "")
+    assert (code, remaining_output) == (4, "")
     assert "stay" in error
     assert (tmp_path / "ended").exists()
 
@@ -131,9 +131,9 @@ def test_a_call_that_does_not_finish_in_time_is_ended(loop: str, how: str, tmp_p
 def test_a_conversation_can_come_from_a_file(tmp_path: Path) -> None:
     """A file is always readable, and event loops cannot poll it."""
     client = {"protocolVersion": "2025-11-25", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
-    said = tmp_path / "said"
-    said.write_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n")
-    with said.open() as lines:
+    conversation = tmp_path / "said"
+    conversation.write_text(json.dumps({"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": client}) + "\n")
+    with conversation.open() as lines:
         done = subprocess.run(
             [*COMMAND, *arguments("tools")], stdin=lines, capture_output=True, cwd=ROOT, timeout=PATIENCE, check=True
         )
@@ -208,9 +208,9 @@ async def test_a_long_line_in_small_pieces_takes_no_longer_than_in_large_ones() 
 async def test_a_server_whose_client_was_killed_before_its_first_answer_ends_at_once(pipes: Any) -> None:
     """Without a client the process does not wait out the time that calls have to finish."""
     meta = {f"io.modelcontextprotocol/{key}": value for key, value in _MODERN.items()}
-    asked = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}}
+    request = {"jsonrpc": "2.0", "id": 1, "method": "server/discover", "params": {"_meta": meta}}
     wire, client, answers = pipes
-    client.write(json.dumps(asked).encode() + b"\n")
+    client.write(json.dumps(request).encode() + b"\n")
     client.close()
     answers.close()
     with anyio.fail_after(PATIENCE):

@@ -19,7 +19,7 @@ from callboard.middleware import RequireApproval
 from callboard_actors.mcp_service._questions import ProgressCounter, form_questions, progress_sender
 from callboard_actors.mcp_service._service import MOST_COMPLAINTS
 
-from ._clients import DECLINED, DISMISSED, Person, client_of, filled, in_both_eras, service_of, text_in
+from ._clients import DECLINED, DISMISSED, Person, client_of, fill_in, in_both_eras, service_of, text_in
 
 FIELD: TypeAdapter[Any] = TypeAdapter(PrimitiveSchemaDefinition)
 
@@ -36,7 +36,7 @@ class Desk:
         self.ran.append(path)
         return f"{path} deleted"
 
-    async def called(self, era: str, person: Person) -> types.CallToolResult:
+    async def run_call(self, era: str, person: Person) -> types.CallToolResult:
         async with client_of(self.node, era, elicitation_callback=person) as client:
             return await client.call_tool("delete", {"path": "a.txt"})
 
@@ -45,11 +45,11 @@ class Desk:
 @pytest.mark.parametrize(
     ("answer", "text", "is_error", "ran"),
     [
-        (filled(decision="accept"), "a.txt deleted", False, ["a.txt"]),
-        (filled(decision="edit", arguments='{"path": "b.txt"}'), "b.txt deleted", False, ["b.txt"]),
-        (filled(decision="respond", message="it is gone"), "it is gone", False, []),
-        (filled(decision="ignore", message="in use"), "with reason: in use", True, []),
-        (filled(decision="ignore"), "rejected", True, []),
+        (fill_in(decision="accept"), "a.txt deleted", False, ["a.txt"]),
+        (fill_in(decision="edit", arguments='{"path": "b.txt"}'), "b.txt deleted", False, ["b.txt"]),
+        (fill_in(decision="respond", message="it is gone"), "it is gone", False, []),
+        (fill_in(decision="ignore", message="in use"), "with reason: in use", True, []),
+        (fill_in(decision="ignore"), "rejected", True, []),
         (DECLINED, "rejected", True, []),
         (DISMISSED, "rejected", True, []),
     ],
@@ -59,10 +59,10 @@ async def test_an_approval_is_asked_of_the_user(
 ) -> None:
     """No answer counts as a refusal. The call runs only after the answer, and only once."""
     desk, person = Desk(), Person(answer)
-    result = await desk.called(era, person)
+    result = await desk.run_call(era, person)
 
     assert (text in text_in(result), result.is_error, desk.ran) == (True, is_error, ran)
-    [form] = person.asked
+    [form] = person.received_forms
     assert "delete" in form.message
     assert "a.txt" in form.message
     assert form.requested_schema["properties"]["decision"]["enum"] == ["accept", "edit", "respond", "ignore"]
@@ -76,7 +76,7 @@ async def test_a_character_that_hides_others_is_shown_by_its_number(era: str) ->
     async with client_of(desk.node, era, elicitation_callback=person) as client:
         await client.call_tool("delete", {"path": "cat\u202egpj.exe"})
 
-    [form] = person.asked
+    [form] = person.received_forms
     assert "cat\\u202egpj.exe" in form.message
     assert form.requested_schema["properties"]["arguments"]["default"] == '{"path": "cat\\u202egpj.exe"}'
 
@@ -85,9 +85,9 @@ async def test_a_character_that_hides_others_is_shown_by_its_number(era: str) ->
 async def test_a_form_has_only_what_may_be_said(era: str) -> None:
     """Without permission to edit there is no edit field; where no rejection is possible, declining ends the call."""
     desk, person = Desk(allow=["accept"]), Person(DECLINED)
-    result = await desk.called(era, person)
+    result = await desk.run_call(era, person)
 
-    assert set(person.asked[0].requested_schema["properties"]) == {"decision"}
+    assert set(person.received_forms[0].requested_schema["properties"]) == {"decision"}
     assert result.is_error
     assert "has not answered" in text_in(result)
     assert desk.ran == []
@@ -97,26 +97,26 @@ async def test_a_form_has_only_what_may_be_said(era: str) -> None:
 @pytest.mark.parametrize(
     "wrong",
     [
-        filled(decision="perhaps"),
-        filled(),
-        filled(decision="edit", arguments="no JSON"),
-        filled(decision="edit", arguments="[1]"),
-        filled(decision="edit", arguments='{"path": 3}'),
-        filled(decision="respond"),
+        fill_in(decision="perhaps"),
+        fill_in(),
+        fill_in(decision="edit", arguments="no JSON"),
+        fill_in(decision="edit", arguments="[1]"),
+        fill_in(decision="edit", arguments='{"path": 3}'),
+        fill_in(decision="respond"),
     ],
 )
 async def test_an_answer_that_is_none_is_asked_for_again(era: str, wrong: types.ElicitResult) -> None:
     """The form shows the mistake; the number of attempts is limited."""
-    desk, person = Desk(), Person(wrong, filled(decision="accept"))
-    result = await desk.called(era, person)
-    first, again = person.asked
+    desk, person = Desk(), Person(wrong, fill_in(decision="accept"))
+    result = await desk.run_call(era, person)
+    first, second = person.received_forms
 
     assert (text_in(result), desk.ran) == ("a.txt deleted", ["a.txt"])
-    assert again.message.endswith(first.message)
-    assert len(again.message) > len(first.message)
+    assert second.message.endswith(first.message)
+    assert len(second.message) > len(first.message)
 
     desk, person = Desk(), Person(*[wrong] * (MOST_COMPLAINTS + 1))
-    result = await desk.called(era, person)
+    result = await desk.run_call(era, person)
     assert (result.is_error, desk.ran) == (True, [])
 
 
@@ -144,13 +144,13 @@ async def test_a_question_of_a_tool_is_asked_of_the_user(era: str) -> None:
         hotel = interrupt({"town": town, "hotels": ["Minerva", "Bristol"]})
         return f"{nights!r} at {hotel!r}"
 
-    person = Person(filled(answer="2"), filled(answer="Minerva"))
+    person = Person(fill_in(answer="2"), fill_in(answer="Minerva"))
     async with client_of([plan], era, elicitation_callback=person) as client:
         result = await client.call_tool("plan", {"town": "Oslo"})
 
     assert text_in(result) == "2 at 'Minerva'"
-    assert person.asked[0].message == "How many nights in Oslo?"
-    assert json.loads(person.asked[1].message) == {"town": "Oslo", "hotels": ["Minerva", "Bristol"]}
+    assert person.received_forms[0].message == "How many nights in Oslo?"
+    assert json.loads(person.received_forms[1].message) == {"town": "Oslo", "hotels": ["Minerva", "Bristol"]}
     assert ran == ["looked up"] * 3
 
 
@@ -187,13 +187,13 @@ async def test_a_question_may_say_what_its_answer_looks_like(era: str) -> None:
         price: Any = interrupt("For how much?", response_schema={"type": "number"})
         return f"{stay} for {price}"
 
-    person = Person(filled(nights=2, late=True), filled(answer=80.5))
+    person = Person(fill_in(nights=2, late=True), fill_in(answer=80.5))
     async with client_of([plan], era, elicitation_callback=person) as client:
         result = await client.call_tool("plan", {})
 
     assert text_in(result) == "{'nights': 2, 'late': True} for 80.5"
-    assert person.asked[0].requested_schema == flat
-    assert person.asked[1].requested_schema["properties"]["answer"]["type"] == "number"
+    assert person.received_forms[0].requested_schema == flat
+    assert person.received_forms[1].requested_schema["properties"]["answer"]["type"] == "number"
 
 
 VALUES = st.recursive(
@@ -206,8 +206,8 @@ VALUES = st.recursive(
 @given(VALUES, st.none() | st.dictionaries(st.sampled_from(["type", "properties", "enum"]), VALUES))
 def test_any_question_has_a_form_that_clients_can_show(value: object, schema: dict[str, Any] | None) -> None:
     """A tool may pass any value to `interrupt()`, but forms have primitive fields only."""
-    [one] = form_questions([Interrupt(value=value, id="1", response_schema=schema)])  # type: ignore[call-arg]
-    for form in one.forms:
+    [question] = form_questions([Interrupt(value=value, id="1", response_schema=schema)])  # type: ignore[call-arg]
+    for form in question.forms:
         assert isinstance(form.params, types.ElicitRequestFormParams)
         for field in form.params.requested_schema["properties"].values():
             FIELD.validate_python(field)
@@ -221,7 +221,7 @@ async def test_a_question_can_be_answered_once() -> None:
         assert isinstance(question, types.InputRequiredResult)
         [key] = question.input_requests or {}
         answer: Any = {
-            "input_responses": {key: filled(decision="accept")},
+            "input_responses": {key: fill_in(decision="accept")},
             "request_state": question.request_state,
         }
         with pytest.raises(MCPError, match="Invalid or expired"):
@@ -240,7 +240,7 @@ async def test_a_question_that_has_waited_too_long_is_gone(monkeypatch: pytest.M
     async with client_of(desk.node, "2026-07-28", elicitation_callback=Person()) as client:
         question = await client.session.call_tool("delete", {"path": "a.txt"}, allow_input_required=True)
         assert isinstance(question, types.InputRequiredResult)
-        answers: Any = {key: filled(decision="accept") for key in question.input_requests or {}}
+        answers: Any = {key: fill_in(decision="accept") for key in question.input_requests or {}}
         later = time.time() + 3601
         monkeypatch.setattr(time, "time", lambda: later)
         with pytest.raises(MCPError, match="Invalid or expired"):
@@ -269,7 +269,7 @@ async def test_answered_questions_are_remembered_only_until_they_expire(monkeypa
     """A server runs for months, and each answer leaves a name behind."""
     desk = Desk()
     now = time.time()
-    person = Person(*[filled(decision="accept")] * 3)
+    person = Person(*[fill_in(decision="accept")] * 3)
     async with service_of(desk.node, "2026-07-28", elicitation_callback=person) as (service, client):
         for hour in range(3):
             monkeypatch.setattr(time, "time", lambda hour=hour: now + 3601 * hour)
@@ -289,7 +289,7 @@ async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) ->
         if era == "legacy":
             await anyio.sleep_forever()
         await service.drain(0)
-        return filled(decision="accept")
+        return fill_in(decision="accept")
 
     async def call(client: Client) -> None:
         try:
@@ -306,42 +306,42 @@ async def test_nobody_is_asked_any_more_when_the_service_is_drained(era: str) ->
     [result] = results
 
     assert desk.ran == []
-    said = result if isinstance(result, str) else text_in(result)
-    assert "the server is shutting down" in said or "is being drained" in said
+    text = result if isinstance(result, str) else text_in(result)
+    assert "the server is shutting down" in text or "is being drained" in text
 
 
 NUMBERS = st.none() | st.floats(min_value=0, max_value=1e300)
 
 
 @given(st.lists(st.tuples(NUMBERS, NUMBERS), max_size=20))
-def test_progress_rises_whatever_a_tool_says(said: list[tuple[float | None, float | None]]) -> None:
+def test_progress_rises_whatever_a_tool_says(reports: list[tuple[float | None, float | None]]) -> None:
     """The protocol requires increasing numbers, but a tool may go back, repeat a number or report none."""
     rising = ProgressCounter()
-    told = [rising.report("", done, total)[0] for done, total in said]
+    numbers = [rising.report("", done, total)[0] for done, total in reports]
 
-    assert all(one < other for one, other in pairwise(told))
-    assert all(report >= done for report, (done, _) in zip(told, said, strict=True) if done is not None)
+    assert all(number < next_number for number, next_number in pairwise(numbers))
+    assert all(report >= done for report, (done, _) in zip(numbers, reports, strict=True) if done is not None)
 
 
 @pytest.mark.parametrize(
-    "said", [[(0, 10), (None, None), (0, 10)], [(None, 10), (None, 10)], [(None, None), (3, 4), (3, 4), (None, 0)]]
+    "reports", [[(0, 10), (None, None), (0, 10)], [(None, 10), (None, 10)], [(None, None), (3, 4), (3, 4), (None, 0)]]
 )
-def test_progress_is_told_in_numbers_that_can_be_shown(said: list[tuple[float | None, float | None]]) -> None:
+def test_progress_is_told_in_numbers_that_can_be_shown(reports: list[tuple[float | None, float | None]]) -> None:
     """Steps as small as 5e-324 cannot be shown; each report adds a visible step, and no progress is 0."""
     rising = ProgressCounter()
-    told = [rising.report("", done, total)[0] for done, total in said]
+    numbers = [rising.report("", done, total)[0] for done, total in reports]
 
-    assert told[0] == 0
-    assert all(other - one >= 1e-6 * 0.99 for one, other in pairwise(told))
+    assert numbers[0] == 0
+    assert all(next_number - number >= 1e-6 * 0.99 for number, next_number in pairwise(numbers))
 
 
 async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
     """Only the newest report is kept for a client that reads slowly."""
     listens = anyio.Event()
-    told: list[object] = []
+    messages: list[object] = []
 
     async def report(done: float, total: float | None, message: str | None) -> None:
-        told.append(message)
+        messages.append(message)
         await listens.wait()
 
     async with progress_sender(report) as tell:
@@ -351,5 +351,5 @@ async def test_a_call_does_not_wait_for_a_client_that_is_slow_to_hear() -> None:
         tell("something else in the stream")
         listens.set()
 
-    assert told[-1] == "99"
-    assert len(told) < 5
+    assert messages[-1] == "99"
+    assert len(messages) < 5

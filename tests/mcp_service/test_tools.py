@@ -17,7 +17,7 @@ from callboard import InjectedState, InjectedStore, ToolNode, ToolRuntime
 from callboard.exceptions import DuplicateToolWarning
 from callboard_actors.mcp_service import mcp_app
 
-from ._clients import client_of, in_both_eras, listed_by, text_in
+from ._clients import client_of, in_both_eras, text_in, tools_of
 
 
 class Stay(BaseModel):
@@ -78,14 +78,14 @@ async def picture(call_id: Annotated[str, InjectedToolCallId]) -> ToolMessage:
 @in_both_eras
 async def test_a_client_sees_what_a_model_sees(era: str) -> None:
     """Name, description and schema equal those that a chat model is bound to."""
-    found = (await listed_by([search], era))["search"]
+    listed_tool = (await tools_of([search], era))["search"]
     function = convert_to_openai_tool(tool(search))["function"]
 
-    assert (found.description, found.input_schema["properties"]) == (
+    assert (listed_tool.description, listed_tool.input_schema["properties"]) == (
         function["description"],
         function["parameters"]["properties"],
     )
-    assert found.input_schema["required"] == ["town"]
+    assert listed_tool.input_schema["required"] == ["town"]
 
 
 async def test_what_is_injected_is_not_shown() -> None:
@@ -101,7 +101,7 @@ async def test_what_is_injected_is_not_shown() -> None:
         """Look."""
         return f"{town} {user} {region} {bool(call_id)} {runtime.store}"
 
-    assert set((await listed_by([look]))["look"].input_schema["properties"]) == {"town"}
+    assert set((await tools_of([look]))["look"].input_schema["properties"]) == {"town"}
     async with client_of([look], "legacy") as client:
         result = await client.call_tool("look", {"town": "Oslo", "region": "south"})
 
@@ -136,7 +136,7 @@ def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("served", "kind", "said"),
+    ("served", "kind", "message"),
     [
         (3, TypeError, "an MCP server serves a ToolNode, an agent"),
         ([Stay], TypeError, "an MCP server serves a ToolNode, an agent"),
@@ -144,27 +144,27 @@ def test_a_tool_that_needs_a_graph_is_refused_at_the_start(needy: Any) -> None:
         ([search, search], DuplicateToolWarning, "two tools are named 'search'"),  # an error in these tests
     ],
 )
-def test_what_cannot_be_served_is_refused_at_the_start(served: Any, kind: type[Exception], said: str) -> None:
+def test_what_cannot_be_served_is_refused_at_the_start(served: Any, kind: type[Exception], message: str) -> None:
     """The error comes before the first client connects."""
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=message):
         mcp_app(served)
 
 
 async def test_title_and_hints_come_from_the_metadata_of_a_tool() -> None:
     """The names are those of the protocol, as langchain-mcp-adapters puts them into the metadata."""
-    made = tool(search)
-    made.metadata = {"title": "Hotels", "readOnlyHint": True, "openWorldHint": False, "other": 1}
-    found = (await listed_by(ToolNode([made])))["search"]
+    search_tool = tool(search)
+    search_tool.metadata = {"title": "Hotels", "readOnlyHint": True, "openWorldHint": False, "other": 1}
+    listed_tool = (await tools_of(ToolNode([search_tool])))["search"]
 
-    assert found.title == "Hotels"
-    assert found.annotations == types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
+    assert listed_tool.title == "Hotels"
+    assert listed_tool.annotations == types.ToolAnnotations(read_only_hint=True, open_world_hint=False)
 
 
 @in_both_eras
 async def test_objects_are_structured_content_and_the_same_text(era: str) -> None:
     """A client program reads the structured content, its model the text; the SDK's client validates the schema."""
     async with client_of([book, price, place, search], era) as client:
-        tools = {one.name: one for one in (await client.list_tools()).tools}
+        tools = {listed_tool.name: listed_tool for listed_tool in (await client.list_tools()).tools}
         results = {
             "book": await client.call_tool("book", {"stay": {"hotel": "Minerva"}}),
             "price": await client.call_tool("price", {"hotel": "Minerva"}),
@@ -209,11 +209,11 @@ async def test_a_node_promises_no_schema_and_gives_the_object_that_there_is() ->
         return {"width": 3}
 
     async with client_of(ToolNode([sized], middleware=[shorten]), "legacy") as client:
-        [found] = (await client.list_tools()).tools
-        whole, cut = [await client.call_tool("sized", {"cut": one}) for one in (False, True)]
+        [listed_tool] = (await client.list_tools()).tools
+        uncut, cut = [await client.call_tool("sized", {"cut": is_cut}) for is_cut in (False, True)]
 
-    assert found.output_schema is None
-    assert (whole.structured_content, cut.structured_content) == ({"width": 3}, None)
+    assert listed_tool.output_schema is None
+    assert (uncut.structured_content, cut.structured_content) == ({"width": 3}, None)
 
 
 @in_both_eras
@@ -221,15 +221,15 @@ async def test_blocks_are_told_in_the_words_of_the_protocol(era: str) -> None:
     """Images, audio and files keep their type; other blocks become JSON text. An artifact is structured content."""
     async with client_of([picture], era) as client:
         result = await client.call_tool("picture", {})
-    text, image, of_url, link, file, other = result.content
+    text, image, of_url, link, file, json_text = result.content
 
     assert text == types.TextContent(text="here")
     assert image == of_url == types.ImageContent(data="aGVsbG8=", mime_type="image/png")
     assert isinstance(link, types.ResourceLink)
     assert link.uri == "https://example.com/a.png"
     assert isinstance(file, types.EmbeddedResource)
-    assert isinstance(other, types.TextContent)
-    assert json.loads(other.text) == {"type": "json", "json": {"rooms": 3}}
+    assert isinstance(json_text, types.TextContent)
+    assert json.loads(json_text.text) == {"type": "json", "json": {"rooms": 3}}
     assert result.structured_content == {"width": 3}
 
 
@@ -282,16 +282,16 @@ async def test_errors_are_what_the_model_would_read(era: str) -> None:
 
     async with client_of([breaks, told, search], era) as client:
         of_list = await client.call_tool("breaks", {})
-        said = await client.call_tool("told", {})
+        of_tool_exception = await client.call_tool("told", {})
         invalid = await client.call_tool("search", {"town": "Oslo", "stars": "many"})
         with pytest.raises(MCPError, match="Unknown tool: nothing; there are breaks, told, search"):
             await client.call_tool("nothing", {})
     async with client_of(ToolNode([breaks]), era) as client:
         of_node = await client.call_tool("breaks", {})
 
-    assert all(result.is_error for result in (of_list, said, invalid, of_node))
+    assert all(result.is_error for result in (of_list, of_tool_exception, invalid, of_node))
     assert text_in(of_list) == text_in(of_node) == "Error: OSError('disk full')\n Please fix your mistakes."
-    assert "no such hotel" in text_in(said)
+    assert "no such hotel" in text_in(of_tool_exception)
     assert "stars" in text_in(invalid)
 
 
@@ -304,7 +304,7 @@ async def test_a_tool_that_is_held_back_is_not_listed() -> None:
         async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
             return await call_next(request)
 
-        def offers(self, one: Any) -> bool:
+        def offers(self, tool: Any) -> bool:
             return self.is_open
 
     door = Closed()
@@ -313,7 +313,10 @@ async def test_a_tool_that_is_held_back_is_not_listed() -> None:
         door.is_open = True
         after = (await client.list_tools()).tools
 
-    assert ([one.name for one in before], [one.name for one in after]) == ([], ["search"])
+    assert ([listed_tool.name for listed_tool in before], [listed_tool.name for listed_tool in after]) == (
+        [],
+        ["search"],
+    )
 
 
 async def test_a_typed_dict_of_any_python_is_an_object() -> None:
@@ -329,8 +332,8 @@ async def test_a_typed_dict_of_any_python_is_an_object() -> None:
 
     price_of.__annotations__["return"] = Old
     async with client_of([price_of], "legacy") as client:
-        [found] = (await client.list_tools()).tools
+        [listed_tool] = (await client.list_tools()).tools
         result = await client.call_tool("price_of", {"hotel": "Minerva"})
 
-    assert (found.output_schema or {})["type"] == "object"
+    assert (listed_tool.output_schema or {})["type"] == "object"
     assert result.structured_content == {"amount": 80.0}

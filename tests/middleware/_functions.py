@@ -26,7 +26,7 @@ class Stage(Protocol):
     """Clock and record of the plan that is played. Times are multiples of `unit` seconds."""
 
     unit: float
-    kept: list[Any]
+    kept_calls: list[Any]
     """Each `call_next` that a middleware kept, to call it after the end of the batch."""
 
     async def sleep(self, seconds: float) -> None: ...
@@ -36,7 +36,7 @@ def _answer(request: Any, content: str = "from a middleware") -> ToolMessage:
     return ToolMessage(content, tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
 
 
-def _changed(request: Any, **changes: Any) -> Any:
+def _change_call(request: Any, **changes: Any) -> Any:
     return request.override(tool_call={**request.tool_call, **changes})
 
 
@@ -166,7 +166,7 @@ async def lose_patience(stage: Stage, request: Any, call_next: Any) -> Any:
 
 
 async def keep(stage: Stage, request: Any, call_next: Any) -> Any:
-    stage.kept.append(lambda: call_next(request))
+    stage.kept_calls.append(lambda: call_next(request))
     return await call_next(request)
 
 
@@ -214,7 +214,7 @@ async def ask_after(stage: Stage, request: Any, call_next: Any) -> Any:
 
 
 async def change_arguments(stage: Stage, request: Any, call_next: Any) -> Any:
-    return await call_next(_changed(request, args={"key": "changed"}))
+    return await call_next(_change_call(request, args={"key": "changed"}))
 
 
 async def return_none(stage: Stage, request: Any, call_next: Any) -> Any:
@@ -269,8 +269,8 @@ def sync_insist(stage: Stage, request: Any, call_next: Any) -> Any:
 def sync_call_at_once(stage: Stage, request: Any, call_next: Any) -> Any:
     with ThreadPoolExecutor(2) as pool:
         # Run with the call's context variables, which threads do not inherit.
-        asked = [pool.submit(copy_context().run, call_next, request) for _ in range(2)]
-        return [one.result() for one in asked].pop()
+        futures = [pool.submit(copy_context().run, call_next, request) for _ in range(2)]
+        return [future.result() for future in futures].pop()
 
 
 def sync_answer(stage: Stage, request: Any, call_next: Any) -> Any:
@@ -342,11 +342,11 @@ async def _rework_slowly(message: Any, request: Any) -> Any:
     return message
 
 
-def _named(*some: Any) -> dict[str, Any]:
-    return {one.__name__: one for one in some}
+def _by_name(*functions: Any) -> dict[str, Any]:
+    return {function.__name__: function for function in functions}
 
 
-FUNCTIONS = _named(
+FUNCTIONS = _by_name(
     *(pass_on, wait_before, wait_after, tidy_behind_shield, keep, answer, answer_command, answer_list),
     *(catch, catch_all, insist, catch_and_wait, translate),
     *(call_behind_shield, call_again_behind_shield, call_again_when_cancelled),
@@ -354,7 +354,7 @@ FUNCTIONS = _named(
     *(change_arguments, return_none, return_texts, answer_another, answer_twice, answer_in_two_commands),
     forget_answer,
 )
-SYNC = _named(
+SYNC = _by_name(
     *(sync_pass_on, sync_wait, sync_catch, sync_insist, sync_call_at_once),
     *(sync_answer, sync_fail, sync_ask_before, sync_return_none),
 )
@@ -374,26 +374,26 @@ REWORKING: dict[str, Any] = {
 }
 
 
-def middleware_of(stage: Stage, name: str, place: int) -> object:
+def middleware_of(stage: Stage, name: str, position: int) -> object:
     """Return the middleware of a name. Every second function is wrapped in an object."""
     if name in REWORKING:
         return Reworking(REWORKING[name])
     if name in THEIRS:
         return THEIRS[name](stage.unit)
-    return _sync_link(stage, SYNC[name], place) if name in SYNC else _async_link(stage, FUNCTIONS[name], place)
+    return _sync_link(stage, SYNC[name], position) if name in SYNC else _async_link(stage, FUNCTIONS[name], position)
 
 
-def _async_link(stage: Stage, behaviour: Any, place: int) -> object:
+def _async_link(stage: Stage, behaviour: Any, position: int) -> object:
     async def middleware(request: Any, call_next: Any) -> Any:
         return await behaviour(stage, request, call_next)
 
     middleware.__qualname__ = behaviour.__name__
-    return Obj(middleware) if place % 2 else middleware
+    return Obj(middleware) if position % 2 else middleware
 
 
-def _sync_link(stage: Stage, behaviour: Any, place: int) -> object:
+def _sync_link(stage: Stage, behaviour: Any, position: int) -> object:
     def middleware(request: Any, call_next: Any) -> Any:
         return behaviour(stage, request, call_next)
 
     middleware.__qualname__ = behaviour.__name__
-    return SyncObj(middleware) if place % 2 else middleware
+    return SyncObj(middleware) if position % 2 else middleware

@@ -34,7 +34,7 @@ def edit(**args: Any) -> dict[str, Any]:
 
 def deletes(*queries: str, message_id: str = "ai-1") -> AIMessage:
     """Return a tool call for each query. Its id is its position, so another query may get the same id."""
-    message = calls(*(tool_call("delete", f"id-{place}", query=query) for place, query in enumerate(queries)))
+    message = calls(*(tool_call("delete", f"id-{position}", query=query) for position, query in enumerate(queries)))
     message.id = message_id
     return message
 
@@ -45,38 +45,38 @@ def node_of(recorder: Recorder, middleware: RequireApproval | None = None, *outs
     )
 
 
-async def interrupted(node: ToolNode, asked: Any, **options: Any) -> CallsInterrupted:
+async def run_to_questions(node: ToolNode, inputs: Any, **options: Any) -> CallsInterrupted:
     with anyio.fail_after(WAIT), pytest.raises(CallsInterrupted) as caught:
-        await node.ainvoke(asked, **options)
+        await node.ainvoke(inputs, **options)
     return caught.value
 
 
-async def finished(node: ToolNode, asked: Any, **options: Any) -> list[ToolMessage]:
+async def run_to_end(node: ToolNode, inputs: Any, **options: Any) -> list[ToolMessage]:
     with anyio.fail_after(WAIT):
-        result = await node.ainvoke(asked, **options)
+        result = await node.ainvoke(inputs, **options)
     return result["messages"] if isinstance(result, dict) else result
 
 
-async def answered(node: ToolNode, asked: Any, answer: Any) -> ToolMessage:
-    waiting = await interrupted(node, asked)
-    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=answer)
+async def run_with_answer(node: ToolNode, inputs: Any, answer: Any) -> ToolMessage:
+    waiting = await run_to_questions(node, inputs)
+    (message,) = await run_to_end(node, inputs, ledger=waiting.ledger, resume=answer)
     return message
 
 
-async def refused(node: ToolNode, asked: Any, **options: Any) -> str:
+async def run_to_refusal(node: ToolNode, inputs: Any, **options: Any) -> str:
     with anyio.fail_after(WAIT), pytest.raises(ValidationError) as caught:
-        await node.ainvoke(asked, **options)
+        await node.ainvoke(inputs, **options)
     assert is_invalid_resume(caught.value)
     return str(caught.value)
 
 
-def shown(waiting: CallsInterrupted) -> list[Any]:
+def queries_in(waiting: CallsInterrupted) -> list[Any]:
     return [question.value[0]["action_request"]["args"]["query"] for question in waiting.interrupts]
 
 
 async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(recorder: Recorder) -> None:
     """The question has the form that LangChain's agent inbox expects: a list with one request."""
-    waiting = await interrupted(node_of(recorder), [deletes("a")])
+    waiting = await run_to_questions(node_of(recorder), [deletes("a")])
 
     (question,) = waiting.interrupts
     assert question.value == [
@@ -94,7 +94,9 @@ async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(
 async def test_a_description_shows_characters_that_are_not_visible(described: Any) -> None:
     """A person would approve another file name than the one that is shown."""
     middleware = RequireApproval(description=described)
-    (question,) = (await interrupted(node_of(Recorder(), middleware), [deletes("cat\u202egpj\u3164.exe")])).interrupts
+    (question,) = (
+        await run_to_questions(node_of(Recorder(), middleware), [deletes("cat\u202egpj\u3164.exe")])
+    ).interrupts
     assert "cat\\u202egpj\\u3164.exe" in question.value[0]["description"]
 
 
@@ -104,7 +106,7 @@ async def test_a_client_is_told_what_an_answer_looks_like() -> None:
         allow=["accept", "ignore"], description=lambda request: f"Delete {request.tool_call['args']['query']}?"
     )
     node = node_of(Recorder(), middleware)
-    waiting = await interrupted(node, [deletes("a")])
+    waiting = await run_to_questions(node, [deletes("a")])
 
     schema, [question] = waiting.interrupts[0].response_schema, waiting.interrupts[0].value
     assert str(waiting) == f"calls wait for answers by id: {waiting.interrupts[0].id} (delete: accept/ignore)"
@@ -113,7 +115,7 @@ async def test_a_client_is_told_what_an_answer_looks_like() -> None:
     assert set(schema["discriminator"]["mapping"]) == {"accept", "ignore"}
     assert question["config"] == {**ALL_ALLOWED, "allow_edit": False, "allow_respond": False}
     assert question["description"] == "Delete a?"
-    text = await refused(node, [deletes("a")], ledger=waiting.ledger, resume="yes")
+    text = await run_to_refusal(node, [deletes("a")], ledger=waiting.ledger, resume="yes")
     assert """Answer with {"type": "accept"} or {"type": "ignore"}; got 'yes'""" in text
 
 
@@ -122,7 +124,7 @@ def only_a(request: Any) -> bool:
 
 
 @pytest.mark.parametrize(
-    ("middleware", "asked"),
+    ("middleware", "expected"),
     [
         (RequireApproval(), ["delete a", "delete b", "look a"]),
         (RequireApproval(["delete"]), ["delete a", "delete b"]),
@@ -135,7 +137,7 @@ def only_a(request: Any) -> bool:
     ids=["every tool", "names", "when", "bools", "predicates", "config", "nothing"],
 )
 async def test_only_chosen_calls_are_asked_about(
-    recorder: Recorder, middleware: RequireApproval, asked: list[str]
+    recorder: Recorder, middleware: RequireApproval, expected: list[str]
 ) -> None:
     batch = [
         tool_call("delete", "1", query="a"),
@@ -144,14 +146,14 @@ async def test_only_chosen_calls_are_asked_about(
     ]
 
     try:
-        await finished(node_of(recorder, middleware), batch)
+        await run_to_end(node_of(recorder, middleware), batch)
         questions: list[str] = []
     except CallsInterrupted as waiting:
         requests = [question.value[0]["action_request"] for question in waiting.interrupts]
         questions = [f"{request['action']} {request['args']['query']}" for request in requests]
 
-    assert questions == asked
-    assert recorder.count("started") == 3 - len(asked)
+    assert questions == expected
+    assert recorder.count("started") == 3 - len(expected)
 
 
 @pytest.mark.parametrize("tools", [None, {"delete": lambda _: 1 / 0}], ids=["when", "tools"])
@@ -163,7 +165,7 @@ async def test_a_predicate_that_fails_lets_nothing_run(recorder: Recorder, tools
 
 async def test_a_tool_that_does_not_exist_is_not_asked_about() -> None:
     """An unknown tool cannot run, so the model reads the list of tools instead."""
-    (message,) = await finished(node_of(Recorder()), [calls(tool_call("destroy", "1"))])
+    (message,) = await run_to_end(node_of(Recorder()), [calls(tool_call("destroy", "1"))])
     assert message.status == "error"
     assert "delete, look" in message.content
 
@@ -171,12 +173,12 @@ async def test_a_tool_that_does_not_exist_is_not_asked_about() -> None:
 async def test_what_a_client_does_to_the_question_changes_nothing(recorder: Recorder) -> None:
     """A client may modify the question that it received. The call and the rules must not change with it."""
     node = node_of(recorder, RequireApproval(allow=["accept", "ignore"]))
-    asked = [deletes("a")]
-    waiting = await interrupted(node, asked)
+    inputs = [deletes("a")]
+    waiting = await run_to_questions(node, inputs)
     waiting.interrupts[0].value[0]["action_request"]["args"]["query"] = "everything"
     waiting.interrupts[0].value[0]["config"]["allow_edit"] = True
-    assert "Answer with" in await refused(node, asked, ledger=waiting.ledger, resume=edit(query="z"))
-    await finished(node, asked, ledger=waiting.ledger, resume=ACCEPT)
+    assert "Answer with" in await run_to_refusal(node, inputs, ledger=waiting.ledger, resume=edit(query="z"))
+    await run_to_end(node, inputs, ledger=waiting.ledger, resume=ACCEPT)
     assert recorder.order == ["delete(a)"]
 
 
@@ -213,7 +215,7 @@ async def test_every_answer_does_what_it_says(
     recorder: Recorder, answer: Any, content: str, status: str, ran: list[str], wrapped: bool
 ) -> None:
     """For each kind of answer, the tool runs once or not at all, and the model gets one message."""
-    message = await answered(node_of(recorder), [deletes("a")], [answer] if wrapped else answer)
+    message = await run_with_answer(node_of(recorder), [deletes("a")], [answer] if wrapped else answer)
     assert (message.content, message.status, message.name) == (content, status, "delete")
     assert message.tool_call_id == "id-0"
     assert recorder.order == ran
@@ -240,14 +242,14 @@ INVALID = [
 async def test_an_invalid_answer_loses_nothing(recorder: Recorder, answer: Any, handles: bool) -> None:
     """Promise 5: an invalid answer runs nothing and keeps the other answers, and it may be corrected."""
     node = ToolNode([recorder.tool("delete")], middleware=[RequireApproval()], handle_tool_errors=handles)
-    asked = [deletes("a", "b")]
-    waiting = await interrupted(node, asked)
+    inputs = [deletes("a", "b")]
+    waiting = await run_to_questions(node, inputs)
     first, second = waiting.interrupts
 
-    await refused(node, asked, ledger=waiting.ledger, resume={first.id: answer, second.id: ACCEPT})
+    await run_to_refusal(node, inputs, ledger=waiting.ledger, resume={first.id: answer, second.id: ACCEPT})
 
     assert recorder.order == ["delete(b)"]
-    messages = await finished(node, asked, ledger=waiting.ledger, resume={first.id: ACCEPT})
+    messages = await run_to_end(node, inputs, ledger=waiting.ledger, resume={first.id: ACCEPT})
     assert [message.content for message in messages] == ["a", "b"]
     assert recorder.order == ["delete(b)", "delete(a)"]
 
@@ -262,13 +264,13 @@ async def test_an_answer_that_is_not_allowed_is_none(recorder: Recorder, allowed
         "ignore": IGNORE,
     }
     node = node_of(recorder, RequireApproval(allow=[allowed]))  # type: ignore[list-item]
-    asked = [deletes("a")]
-    waiting = await interrupted(node, asked)
+    inputs = [deletes("a")]
+    waiting = await run_to_questions(node, inputs)
 
     for kind in answers.keys() - {allowed}:
-        assert "Answer with" in await refused(node, asked, ledger=waiting.ledger, resume=answers[kind])
+        assert "Answer with" in await run_to_refusal(node, inputs, ledger=waiting.ledger, resume=answers[kind])
     assert recorder.lines == []
-    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=answers[allowed])
+    (message,) = await run_to_end(node, inputs, ledger=waiting.ledger, resume=answers[allowed])
     assert message.tool_call_id == "id-0"
 
 
@@ -281,15 +283,15 @@ async def test_an_edit_may_name_another_tool_where_that_is_allowed(recorder: Rec
         return f"archived {path}"
 
     node = ToolNode([recorder.tool("delete"), archive], middleware=[RequireApproval(other_tools=True)])
-    asked = [deletes("a")]
-    waiting = await interrupted(node, asked)
+    inputs = [deletes("a")]
+    waiting = await run_to_questions(node, inputs)
 
     def to(name: str, **args: Any) -> Any:
         return {"type": "edit", "args": {"action": name, "args": args}}
 
-    assert "'destroy'" in await refused(node, asked, ledger=waiting.ledger, resume=to("destroy"))
-    assert "path" in await refused(node, asked, ledger=waiting.ledger, resume=to("archive", query="a"))
-    (message,) = await finished(node, asked, ledger=waiting.ledger, resume=to("archive", path="a"))
+    assert "'destroy'" in await run_to_refusal(node, inputs, ledger=waiting.ledger, resume=to("destroy"))
+    assert "path" in await run_to_refusal(node, inputs, ledger=waiting.ledger, resume=to("archive", query="a"))
+    (message,) = await run_to_end(node, inputs, ledger=waiting.ledger, resume=to("archive", path="a"))
     assert (message.content, message.name, message.tool_call_id) == ("archived a", "archive", "id-0")
     assert recorder.lines == []
 
@@ -298,11 +300,11 @@ async def test_an_edit_may_not_name_a_tool_whose_own_rule_allows_no_edit(recorde
     """The person would write a call that nobody may write."""
     ruled: Any = {"look": True, "delete": {**ALL_ALLOWED, "allow_edit": False}}
     node = node_of(recorder, RequireApproval(ruled, other_tools=True))
-    asked = [calls(("look", {"query": "a"}))]
-    waiting = await interrupted(node, asked)
+    inputs = [calls(("look", {"query": "a"}))]
+    waiting = await run_to_questions(node, inputs)
     to_delete = {"type": "edit", "args": {"action": "delete", "args": {"query": "a"}}}
 
-    assert "only to one of ['look']" in await refused(node, asked, ledger=waiting.ledger, resume=to_delete)
+    assert "only to one of ['look']" in await run_to_refusal(node, inputs, ledger=waiting.ledger, resume=to_delete)
 
 
 async def test_nobody_is_asked_about_arguments_that_the_tool_refuses(recorder: Recorder) -> None:
@@ -310,10 +312,10 @@ async def test_nobody_is_asked_about_arguments_that_the_tool_refuses(recorder: R
     worded = recorder.tool("look")
     worded.handle_validation_error = "Name one."
     node = ToolNode([recorder.tool("delete"), worded], middleware=[RequireApproval()])
-    message, own = await finished(node, [calls(("delete", {"query": ["a"]}), ("look", {"query": ["a"]}))])
+    message, own_error = await run_to_end(node, [calls(("delete", {"query": ["a"]}), ("look", {"query": ["a"]}))])
 
     assert "query: Input should be a valid string" in message.content
-    assert (own.content, own.status) == ("Name one.", "error")
+    assert (own_error.content, own_error.status) == ("Name one.", "error")
 
 
 async def test_a_validator_that_needs_injected_values_is_not_believed_before_they_are_there() -> None:
@@ -339,46 +341,46 @@ async def test_a_validator_that_needs_injected_values_is_not_believed_before_the
             [StructuredTool.from_function(coroutine=move, args_schema=schema)], middleware=[RequireApproval()]
         )
 
-    asked = {"messages": [calls(("move", {"path": "a"}))], "root": "/"}
-    waiting = await interrupted(node_with(MovedInState), asked)
-    (message,) = await finished(node_with(MovedInState), asked, ledger=waiting.ledger, resume=ACCEPT)
+    inputs = {"messages": [calls(("move", {"path": "a"}))], "root": "/"}
+    waiting = await run_to_questions(node_with(MovedInState), inputs)
+    (message,) = await run_to_end(node_with(MovedInState), inputs, ledger=waiting.ledger, resume=ACCEPT)
     assert message.content == "/a"
     with pytest.raises(KeyError, match="root"):
-        await node_with(Moved).ainvoke(asked)
+        await node_with(Moved).ainvoke(inputs)
 
 
 async def test_an_edit_reaches_the_tool_whose_schema_is_json_as_it_is() -> None:
     """As in LangChain, raw JSON schemas are not used for validation, so the edited arguments pass unchanged."""
-    seen: list[Any] = []
+    received_args: list[Any] = []
 
     async def delete(**args: Any) -> str:
-        seen.append(args)
+        received_args.append(args)
         return "gone"
 
     schema = {"title": "delete", "type": "object", "properties": {"path": {"type": "string"}}, "required": ["path"]}
-    made = StructuredTool(name="delete", description="Deletes.", args_schema=schema, coroutine=delete)
-    node = ToolNode([made], middleware=[RequireApproval()])
+    delete_tool = StructuredTool(name="delete", description="Deletes.", args_schema=schema, coroutine=delete)
+    node = ToolNode([delete_tool], middleware=[RequireApproval()])
 
-    message = await answered(node, [calls(tool_call("delete", "1", path="a"))], edit(path="b"))
+    message = await run_with_answer(node, [calls(tool_call("delete", "1", path="a"))], edit(path="b"))
 
     assert message.content == "gone"
-    assert seen == [{"path": "b"}]
+    assert received_args == [{"path": "b"}]
 
 
 async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
     """Promise 9: observers get one word for each decision, without arguments."""
     events: list[CallEvent] = []
-    node, asked = node_of(Recorder()), [deletes("secret-0", "secret-1", "secret-2", "secret-3")]
+    node, inputs = node_of(Recorder()), [deletes("secret-0", "secret-1", "secret-2", "secret-3")]
     with observe(events.append):
-        waiting = await interrupted(node, asked)
-        said = [ACCEPT, edit(query="secret-4"), {"type": "response", "args": "secret-5"}, IGNORE]
-        answers = {question.id: answer for question, answer in zip(waiting.interrupts, said, strict=True)}
-        await finished(node, asked, ledger=waiting.ledger, resume=answers)
+        waiting = await run_to_questions(node, inputs)
+        decisions = [ACCEPT, edit(query="secret-4"), {"type": "response", "args": "secret-5"}, IGNORE]
+        answers = {question.id: answer for question, answer in zip(waiting.interrupts, decisions, strict=True)}
+        await run_to_end(node, inputs, ledger=waiting.ledger, resume=answers)
 
     noted = [(event.call_id, event.note) for event in events if event.phase == "noted"]
     decided = ["approved", "edited", "answered", "declined"]
-    assert noted[:4] == [(f"id-{place}", "approval_asked") for place in range(4)]
-    assert sorted(noted[4:]) == [(f"id-{place}", word) for place, word in enumerate(decided)]
+    assert noted[:4] == [(f"id-{position}", "approval_asked") for position in range(4)]
+    assert sorted(noted[4:]) == [(f"id-{position}", word) for position, word in enumerate(decided)]
     assert "secret" not in repr([event.facts for event in events])
 
 
@@ -386,14 +388,14 @@ async def test_observers_are_told_what_was_decided_and_no_argument() -> None:
 async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(recorder: Recorder, answer: Any) -> None:
     """The history was edited under the same ids and ledger, so the person is asked about the new arguments."""
     node = node_of(recorder)
-    waiting = await interrupted(node, [deletes("a")])
+    waiting = await run_to_questions(node, [deletes("a")])
 
-    again = await interrupted(node, [deletes("everything")], ledger=waiting.ledger, resume=answer)
+    second_waiting = await run_to_questions(node, [deletes("everything")], ledger=waiting.ledger, resume=answer)
 
-    assert shown(again) == ["everything"]
-    assert again.interrupts[0].id != waiting.interrupts[0].id
+    assert queries_in(second_waiting) == ["everything"]
+    assert second_waiting.interrupts[0].id != waiting.interrupts[0].id
     assert recorder.lines == []
-    (message,) = await finished(node, [deletes("everything")], ledger=again.ledger, resume=ACCEPT)
+    (message,) = await run_to_end(node, [deletes("everything")], ledger=second_waiting.ledger, resume=ACCEPT)
     assert message.content == "everything"
     assert recorder.order == ["delete(everything)"]
 
@@ -401,41 +403,41 @@ async def test_an_answer_does_not_count_for_arguments_that_were_changed_since(re
 async def test_an_answer_counts_again_for_what_it_was_given_to(recorder: Recorder) -> None:
     """Arguments that were changed and then changed back have their old approval."""
     node = node_of(recorder)
-    waiting = await interrupted(node, [deletes("a")])
-    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
-    (message,) = await finished(node, [deletes("a")], ledger=waiting.ledger, resume=IGNORE)
+    waiting = await run_to_questions(node, [deletes("a")])
+    waiting = await run_to_questions(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+    (message,) = await run_to_end(node, [deletes("a")], ledger=waiting.ledger, resume=IGNORE)
     assert (message.content, recorder.order) == ("a", ["delete(a)"])
 
 
 async def test_an_answer_to_the_tools_own_question_is_no_approval() -> None:
     """An answer to the tool's question and an approval keep separate positions when the arguments change."""
-    heard: list[str] = []
+    answers: list[str] = []
 
     async def delete(query: str) -> str:
         """Delete."""
-        heard.append(f"{query}: {interrupt(f'really {query}?')}")
-        return heard[-1]
+        answers.append(f"{query}: {interrupt(f'really {query}?')}")
+        return answers[-1]
 
     node = ToolNode([delete], middleware=[RequireApproval()])
-    waiting = await interrupted(node, [deletes("a")])
-    waiting = await interrupted(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
+    waiting = await run_to_questions(node, [deletes("a")])
+    waiting = await run_to_questions(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
     assert waiting.interrupts[0].value == "really a?"
-    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
-    assert shown(waiting) == ["b"]
-    waiting = await interrupted(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+    waiting = await run_to_questions(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
+    assert queries_in(waiting) == ["b"]
+    waiting = await run_to_questions(node, [deletes("b")], ledger=waiting.ledger, resume=ACCEPT)
     assert waiting.interrupts[0].value == "really b?"
 
-    (message,) = await finished(node, [deletes("b")], ledger=waiting.ledger, resume="yes")
+    (message,) = await run_to_end(node, [deletes("b")], ledger=waiting.ledger, resume="yes")
 
     assert message.content == "b: yes"
-    assert heard == ["b: yes"]
+    assert answers == ["b: yes"]
 
 
 async def test_a_call_that_was_rejected_does_not_run_because_nobody_would_ask_now() -> None:
     """Promise 9: a rejection holds even if `when` returns another value after the answer."""
     recorder, ask = Recorder(), [True, False]
     node = node_of(recorder, RequireApproval(when=lambda _: ask.pop(0)))
-    message = await answered(node, [deletes("a")], IGNORE)
+    message = await run_with_answer(node, [deletes("a")], IGNORE)
     assert message.status == "error"
     assert recorder.lines == []
 
@@ -460,12 +462,12 @@ JSON = st.recursive(
 )
 
 
-def shuffled(value: Any, rng: random.Random) -> Any:
+def shuffle_keys(value: Any, rng: random.Random) -> Any:
     """Return an equal value with its keys in another order."""
     if isinstance(value, list):
-        return [shuffled(item, rng) for item in value]
+        return [shuffle_keys(item, rng) for item in value]
     if isinstance(value, dict):
-        return {key: shuffled(value[key], rng) for key in rng.sample(list(value), len(value))}
+        return {key: shuffle_keys(value[key], rng) for key in rng.sample(list(value), len(value))}
     return value
 
 
@@ -478,10 +480,10 @@ def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(
 ) -> None:
     """The order of keys and a round trip through JSON do not change the digest. Other arguments have another one."""
     digest = digest_of(DELETE, one)
-    assert digest_of(DELETE, shuffled(one, random.Random(seed))) == digest
+    assert digest_of(DELETE, shuffle_keys(one, random.Random(seed))) == digest
     assert digest_of(DELETE, json.loads(json.dumps(one))) == digest
-    same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    assert (digest_of(DELETE, other) == digest) is same
+    is_same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+    assert (digest_of(DELETE, other) == digest) is is_same
 
 
 def test_the_digest_is_the_published_one() -> None:
@@ -492,7 +494,7 @@ def test_the_digest_is_the_published_one() -> None:
 
 
 @pytest.mark.parametrize(
-    ("one", "same", "other"),
+    ("value", "equal_value", "other_value"),
     [
         ({"b", "a", "c"}, {"c", "b", "a"}, ["a", "b", "c"]),
         ({"b", "a"}, frozenset({"a", "b"}), {"%set": ["a", "b"]}),
@@ -511,10 +513,10 @@ def test_the_digest_is_the_published_one() -> None:
         ([b"x"], (b"x",), ["x"]),
     ],
 )
-def test_what_means_something_else_has_another_digest(one: Any, same: Any, other: Any) -> None:
+def test_what_means_something_else_has_another_digest(value: Any, equal_value: Any, other_value: Any) -> None:
     """Values that JSON does not distinguish must not share an approval: middleware may insert any object."""
-    assert digest_of(DELETE, {"x": one}) == digest_of(DELETE, {"x": same})
-    assert digest_of(DELETE, {"x": one}) != digest_of(DELETE, {"x": other})
+    assert digest_of(DELETE, {"x": value}) == digest_of(DELETE, {"x": equal_value})
+    assert digest_of(DELETE, {"x": value}) != digest_of(DELETE, {"x": other_value})
 
 
 async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> None:
@@ -525,21 +527,21 @@ async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> Non
         return await call_next(request.override(tool=bodies.pop(0)))
 
     node = node_of(recorder, None, swap)
-    waiting = await interrupted(node, [deletes("a")])
-    again = await interrupted(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
+    waiting = await run_to_questions(node, [deletes("a")])
+    second_waiting = await run_to_questions(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
 
     assert DELETE.name == DELETE_ALL.name
-    assert again.interrupts[0].value[0]["digest"] != waiting.interrupts[0].value[0]["digest"]
+    assert second_waiting.interrupts[0].value[0]["digest"] != waiting.interrupts[0].value[0]["digest"]
 
 
 async def test_the_person_sees_nothing_that_the_model_forged() -> None:
     """Injected state is taken from the graph, and neither the model nor an edit can forge it."""
-    seen: list[str] = []
+    deletions: list[str] = []
 
     @tool
     async def delete(path: str, user: Annotated[str, InjectedState("user")], runtime: ToolRuntime) -> str:
         """Delete."""
-        seen.append(f"{user}:{path}")
+        deletions.append(f"{user}:{path}")
         return "deleted"
 
     tools_to_approve: list[Any] = []
@@ -550,16 +552,16 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
     node = ToolNode([delete], middleware=[approval])
     forged = {"path": "a", "user": "root", "runtime": "forged"}
     state = {"messages": [calls(tool_call("delete", "1", **forged))], "user": "ann"}
-    waiting = await interrupted(node, state)
+    waiting = await run_to_questions(node, state)
     (request,) = waiting.interrupts[0].value
     assert request["action_request"]["args"] == {"path": "a"}
     assert request["digest"] == digest_of(delete, {"path": "a"})
     assert request["description"] == "{'path': 'a'}"
     with pytest.raises(ValidationError, match="by the agent"):
         await node.ainvoke(state, ledger=waiting.ledger, resume=edit(path="a", user="root"))
-    await finished(node, state, ledger=waiting.ledger, resume=ACCEPT)
+    await run_to_end(node, state, ledger=waiting.ledger, resume=ACCEPT)
 
-    assert seen == ["ann:a"]
+    assert deletions == ["ann:a"]
     assert tools_to_approve == [{"path": "a"}] * 3
 
 
@@ -599,21 +601,21 @@ async def test_any_decisions_in_any_order_and_portions_run_what_was_approved_onc
     """Promise 5: the number of each call is the resume in which its answer comes."""
     recorder, rng = Recorder(), random.Random(seed)
     node = node_of(recorder)
-    asked = [deletes(*(f"q{place}" for place in range(len(said))))]
-    waiting = await interrupted(node, asked)
-    named = [question.id for question in waiting.interrupts]
+    inputs = [deletes(*(f"q{position}" for position in range(len(said))))]
+    waiting = await run_to_questions(node, inputs)
+    question_ids = [question.id for question in waiting.interrupts]
     messages: list[ToolMessage] = []
     for portion in sorted({turn for _, turn in said}):
-        chosen = [place for place, (_, turn) in enumerate(said) if turn == portion]
-        answers = {named[place]: DECISIONS[said[place][0]] for place in rng.sample(chosen, len(chosen))}
+        chosen = [position for position, (_, turn) in enumerate(said) if turn == portion]
+        answers = {question_ids[position]: DECISIONS[said[position][0]] for position in rng.sample(chosen, len(chosen))}
         try:
-            messages = await finished(node, asked, ledger=waiting.ledger, resume=answers)
-        except CallsInterrupted as still:
-            waiting = still
+            messages = await run_to_end(node, inputs, ledger=waiting.ledger, resume=answers)
+        except CallsInterrupted as error:
+            waiting = error
 
-    assert [message.tool_call_id for message in messages] == [f"id-{place}" for place in range(len(said))]
+    assert [message.tool_call_id for message in messages] == [f"id-{position}" for position in range(len(said))]
     ran = {"accept": "delete(q{})", "edit": "delete(edited)"}
-    expected = [ran[decision].format(place) for place, (decision, _) in enumerate(said) if decision in ran]
+    expected = [ran[decision].format(position) for position, (decision, _) in enumerate(said) if decision in ran]
     assert sorted(recorder.order) == sorted(expected)
 
 
@@ -626,21 +628,21 @@ async def test_an_approved_tool_asks_questions_of_its_own() -> None:
         runs.append(query)
         return f"{query} {interrupt('sure?')} {interrupt('quite sure?')}"
 
-    node, asked = ToolNode([delete], middleware=[RequireApproval()]), [deletes("a", "b")]
-    waiting = await interrupted(node, asked)
-    first, other = waiting.interrupts
-    seen = {first.id, other.id}
+    node, inputs = ToolNode([delete], middleware=[RequireApproval()]), [deletes("a", "b")]
+    waiting = await run_to_questions(node, inputs)
+    first, second = waiting.interrupts
+    question_ids = {first.id, second.id}
     for answer, expected in ((ACCEPT, "sure?"), ("yes", "quite sure?")):
-        waiting = await interrupted(node, asked, ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
+        waiting = await run_to_questions(node, inputs, ledger=waiting.ledger, resume={waiting.interrupts[0].id: answer})
         assert waiting.interrupts[0].value == expected
-        seen.add(waiting.interrupts[0].id)
-    answers = {waiting.interrupts[0].id: "very", other.id: IGNORE}
-    messages = await finished(node, asked, ledger=waiting.ledger, resume=answers)
+        question_ids.add(waiting.interrupts[0].id)
+    answers = {waiting.interrupts[0].id: "very", second.id: IGNORE}
+    messages = await run_to_end(node, inputs, ledger=waiting.ledger, resume=answers)
 
     assert messages[0].content == "a yes very"
     assert messages[1].status == "error"
     assert runs == ["a", "a", "a"]
-    assert len(seen) == 4
+    assert len(question_ids) == 4
 
 
 async def test_attempts_inside_are_approved_together_and_each_approval_is_a_question(recorder: Recorder) -> None:
@@ -650,10 +652,10 @@ async def test_attempts_inside_are_approved_together_and_each_approval_is_a_ques
         middleware=[RequireApproval(), RequireApproval(description="Second"), Retry(3, any_tool=True)],
     )
     for answer, status in ((ACCEPT, "success"), (IGNORE, "error")):
-        waiting = await interrupted(node, [deletes("a")])
-        waiting = await interrupted(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
+        waiting = await run_to_questions(node, [deletes("a")])
+        waiting = await run_to_questions(node, [deletes("a")], ledger=waiting.ledger, resume=ACCEPT)
         assert waiting.interrupts[0].value[0]["description"] == "Second"
-        (message,) = await finished(node, [deletes("a")], ledger=waiting.ledger, resume=answer)
+        (message,) = await run_to_end(node, [deletes("a")], ledger=waiting.ledger, resume=answer)
         assert message.status == status
 
     assert recorder.count("started") == 3
@@ -662,11 +664,11 @@ async def test_attempts_inside_are_approved_together_and_each_approval_is_a_ques
 @pytest.mark.parametrize("history", ["list", "state"])
 async def test_a_node_that_is_run_again_with_the_whole_history_runs_nothing(recorder: Recorder, history: str) -> None:
     """Promise 9: also without a graph, answered calls of the history do not run again."""
-    node, asked = node_of(recorder), deletes("a", "b")
-    waiting = await interrupted(node, [asked])
+    node, request = node_of(recorder), deletes("a", "b")
+    waiting = await run_to_questions(node, [request])
     answers = dict(zip([question.id for question in waiting.interrupts], [IGNORE, ACCEPT], strict=True))
-    messages = await finished(node, [asked], ledger=waiting.ledger, resume=answers)
-    whole = [asked, *messages]
-    again = await node.ainvoke(whole if history == "list" else {"messages": whole})
-    assert (again if history == "list" else again["messages"]) == []
+    messages = await run_to_end(node, [request], ledger=waiting.ledger, resume=answers)
+    whole_history = [request, *messages]
+    second_result = await node.ainvoke(whole_history if history == "list" else {"messages": whole_history})
+    assert (second_result if history == "list" else second_result["messages"]) == []
     assert recorder.order == ["delete(b)"]

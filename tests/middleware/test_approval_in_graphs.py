@@ -48,7 +48,7 @@ def starting(*queries: str) -> dict[str, Any]:
     return {"messages": [HumanMessage("go", id="h-1"), deletes(*queries)]}
 
 
-def asked_in(state: Any) -> dict[str, str]:
+def questions_in(state: Any) -> dict[str, str]:
     questions = state.get("__interrupt__", ())
     return {question.value[0]["action_request"]["args"]["query"]: question.id for question in questions}
 
@@ -62,37 +62,37 @@ async def test_a_graph_is_resumed_by_id_in_portions_and_plainly() -> None:
     """Promise 5: answers come through LangGraph's checkpoints. An invalid answer can be corrected there, too."""
     recorder = Recorder()
     graph = graph_of(node_of(recorder))
-    named = asked_in(await graph.ainvoke(starting("a", "b", "c"), THREAD))
-    assert list(named) == ["a", "b", "c"]
-    still = asked_in(await graph.ainvoke(Command(resume={named["c"]: [edit(query="z")]}), THREAD))
-    assert still == {"a": named["a"], "b": named["b"]}
+    question_ids = questions_in(await graph.ainvoke(starting("a", "b", "c"), THREAD))
+    assert list(question_ids) == ["a", "b", "c"]
+    open_ids = questions_in(await graph.ainvoke(Command(resume={question_ids["c"]: [edit(query="z")]}), THREAD))
+    assert open_ids == {"a": question_ids["a"], "b": question_ids["b"]}
     with pytest.raises(ValidationError, match="Answer with"):
-        await graph.ainvoke(Command(resume={named["a"]: "yes"}), THREAD)
-    assert asked_in(await graph.ainvoke(None, THREAD)) == still
-    still = asked_in(await graph.ainvoke(Command(resume={named["a"]: [IGNORE]}), THREAD))
-    assert still == {"b": named["b"]}
+        await graph.ainvoke(Command(resume={question_ids["a"]: "yes"}), THREAD)
+    assert questions_in(await graph.ainvoke(None, THREAD)) == open_ids
+    open_ids = questions_in(await graph.ainvoke(Command(resume={question_ids["a"]: [IGNORE]}), THREAD))
+    assert open_ids == {"b": question_ids["b"]}
     state = await graph.ainvoke(Command(resume=ACCEPT), THREAD)
     assert results(state)[1:] == ["b", "z"]
     assert recorder.order == ["delete(z)", "delete(b)"]
 
 
-@pytest.mark.parametrize("how", ["plain", "by id"])
+@pytest.mark.parametrize("resume_kind", ["plain", "by id"])
 @pytest.mark.parametrize("answer", [ACCEPT, edit(query="z")], ids=["accept", "edit"])
 @on_asyncio
-async def test_the_state_was_changed_between_the_question_and_the_answer(how: str, answer: Any) -> None:
+async def test_the_state_was_changed_between_the_question_and_the_answer(resume_kind: str, answer: Any) -> None:
     """`update_state` changes the arguments under the same message and call ids, so the old answer does not apply."""
     recorder = Recorder()
     graph = graph_of(node_of(recorder))
-    named = asked_in(await graph.ainvoke(starting("a"), THREAD))
+    question_ids = questions_in(await graph.ainvoke(starting("a"), THREAD))
     await graph.aupdate_state(THREAD, {"messages": [deletes("everything")]}, as_node="model")
 
-    resume = answer if how == "plain" else {named["a"]: answer}
+    resume = answer if resume_kind == "plain" else {question_ids["a"]: answer}
     state = await graph.ainvoke(Command(resume=resume), THREAD)
 
-    assert list(asked_in(state)) == ["everything"]
+    assert list(questions_in(state)) == ["everything"]
     assert recorder.lines == []
-    state = await graph.ainvoke(Command(resume={asked_in(state)["everything"]: IGNORE}), THREAD)
-    assert asked_in(state) == {}
+    state = await graph.ainvoke(Command(resume={questions_in(state)["everything"]: IGNORE}), THREAD)
+    assert questions_in(state) == {}
     assert recorder.lines == []
 
 
@@ -109,7 +109,7 @@ async def test_an_answer_that_came_before_the_question_is_none(later: bool) -> N
     state = await graph.ainvoke(Command(resume=ACCEPT), THREAD)
     if later:
         state = await graph.ainvoke(None, THREAD)
-    assert list(asked_in(state)) == ["a"]
+    assert list(questions_in(state)) == ["a"]
     assert recorder.lines == []
 
 
@@ -128,7 +128,7 @@ def jumping(node: Any, route: Callable[[Any], Any]) -> Any:
 
 
 def calls_in(state: Any) -> Any:
-    return next(one.tool_calls for one in reversed(state["messages"]) if isinstance(one, AIMessage))
+    return next(message.tool_calls for message in reversed(state["messages"]) if isinstance(message, AIMessage))
 
 
 def with_context(state: Any) -> list[Send]:
@@ -153,7 +153,7 @@ async def test_a_jump_back_to_the_tools_runs_no_call_that_has_its_message(route:
     graph = jumping(node_of(recorder), route)
     await graph.ainvoke(starting("a"), THREAD)
     state = await graph.ainvoke(Command(resume=answer), THREAD)
-    assert asked_in(state) == {}
+    assert questions_in(state) == {}
     assert len(results(state)) == 1
     assert recorder.count("started") == (1 if answer is ACCEPT else 0)
 
@@ -199,20 +199,20 @@ async def test_an_approval_outlives_a_failure_beside_it_and_what_finished_stays_
         await graph.ainvoke(None, THREAD)
     # The questions were asked and stored, and are raised once no call fails.
     tools[1].coroutine = _fine
-    named = asked_in(await graph.ainvoke(None, THREAD))
-    assert list(named) == queries
+    question_ids = questions_in(await graph.ainvoke(None, THREAD))
+    assert list(question_ids) == queries
     assert ran == []
-    answers = {named["quick"]: ACCEPT, named["declined"]: IGNORE, named["slow"]: ACCEPT}
+    answers = {question_ids["quick"]: ACCEPT, question_ids["declined"]: IGNORE, question_ids["slow"]: ACCEPT}
     with pytest.raises(asyncio.TimeoutError):
         async with asyncio.timeout(0.5):
             await graph.ainvoke(Command(resume=answers), THREAD)
     assert ran == ["quick", "slow"]
     hang.append(False)
     state = await graph.ainvoke(None, THREAD)
-    if set(asked_in(state)) != {"open"}:  # an answer that was not stored has to be given again
-        again = {one: ACCEPT for query, one in asked_in(state).items() if query == "slow"}
-        state = await graph.ainvoke(Command(resume=again), THREAD)
-    assert list(asked_in(state)) == ["open"]
+    if set(questions_in(state)) != {"open"}:  # an answer that was not stored has to be given again
+        missing_answers = {question_id: ACCEPT for query, question_id in questions_in(state).items() if query == "slow"}
+        state = await graph.ainvoke(Command(resume=missing_answers), THREAD)
+    assert list(questions_in(state)) == ["open"]
     assert sorted(ran) == ["quick", "slow", "slow"]
     state = await graph.ainvoke(Command(resume=IGNORE), THREAD)
     assert [text.partition(" ")[0] for text in results(state)] == ["quick", "slow", "User", "User", "fine"]
@@ -230,7 +230,7 @@ async def test_in_langgraphs_own_node() -> None:
     middleware = RequireApproval()
     wrapped: Any = middleware.awrap_tool_call
     graph = graph_of(LangGraphToolNode([recorder.tool("delete")], awrap_tool_call=wrapped))
-    assert list(asked_in(await graph.ainvoke(starting("a"), THREAD))) == ["a"]
+    assert list(questions_in(await graph.ainvoke(starting("a"), THREAD))) == ["a"]
     assert recorder.lines == []
     state = await graph.ainvoke(Command(resume=[ACCEPT]), THREAD)
     assert results(state) == ["a"]

@@ -51,12 +51,12 @@ class OnlyInName(Both):
 @pytest.mark.parametrize("middleware", [Both, OfLangChain])
 async def test_a_middleware_with_both_halves_is_entered_as_its_node_was(middleware: Any) -> None:
     """Sync methods may hold a thread lock and async ones a client of the event loop, so the entry point must decide."""
-    one = middleware()
-    node = ToolNode([double], middleware=[one])
+    instance = middleware()
+    node = ToolNode([double], middleware=[instance])
     await node.ainvoke(CALL)
     node.invoke(CALL)
     await node.ainvoke(CALL)
-    assert one.halves == ["async", "sync", "async"]
+    assert instance.halves == ["async", "sync", "async"]
 
 
 def test_a_half_that_only_raises_is_none() -> None:

@@ -17,7 +17,7 @@ from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError,
 from callboard.middleware import CircuitBreaker, Retry
 from callboard.middleware._breaker import MAX_OUTCOMES, MIN_CIRCUITS, Circuit, Circuits, Rules, Ticket
 from callboard.testing import backend, backend_names
-from tests.helpers import ended
+from tests.helpers import ending_of
 
 WAIT = 100_000
 
@@ -36,14 +36,14 @@ class Service:
         self.seconds = seconds
         self.answer = answer
         self.down = True
-        self.asked: list[str] = []
+        self.hosts: list[str] = []
         self.running = self.peak = 0
 
     def tool(self) -> StructuredTool:
         return StructuredTool.from_function(coroutine=self._body, name=self.name, description="Asks a service.")
 
     async def _body(self, host: str = "") -> Any:
-        self.asked.append(host)
+        self.hosts.append(host)
         self.running += 1
         self.peak = max(self.peak, self.running)
         try:
@@ -86,25 +86,25 @@ class Asked:
 
 
 def was_refused(message: ToolMessage) -> bool:
-    return bool(ended(message) == "unavailable")
+    return bool(ending_of(message) == "unavailable")
 
 
 async def test_a_circuit_opens_when_enough_calls_failed() -> None:
     """The circuit stays closed below the minimum of calls, and opens at once after it. An open circuit runs no body."""
-    asked = Asked(Service(), CircuitBreaker(0.5, minimum=4))
-    await asked.fail(3)
-    assert asked.state == "closed"
-    await asked.fail(1)
-    assert asked.state == "open"
-    assert was_refused(await asked.once())
-    assert len(asked.service.asked) == 4
+    caller = Asked(Service(), CircuitBreaker(0.5, minimum=4))
+    await caller.fail(3)
+    assert caller.state == "closed"
+    await caller.fail(1)
+    assert caller.state == "open"
+    assert was_refused(await caller.once())
+    assert len(caller.service.hosts) == 4
 
 
 @pytest.mark.parametrize(("passed", "seconds"), [(0, 30), (18, 12), (18.2, 12), (29.0, 1), (29.9, 1)])
 async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seconds: int) -> None:
     """The model reads whole seconds, rounded up. Programs get the remaining time with the error or the message."""
-    asked, call = Asked(Service(), CircuitBreaker(minimum=1, open_for=30)), [tool_call("fetch", "1")]
-    bare = ToolNode([asked.service.tool()], middleware=[asked.breaker], handle_tool_errors=False)
+    caller, call = Asked(Service(), CircuitBreaker(minimum=1, open_for=30)), [tool_call("fetch", "1")]
+    bare = ToolNode([caller.service.tool()], middleware=[caller.breaker], handle_tool_errors=False)
     with pytest.raises(DownError):
         await bare.ainvoke(call)
     await anyio.sleep(passed)
@@ -112,7 +112,7 @@ async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seco
         await bare.ainvoke(call)
     assert caught.value.retry_after == pytest.approx(30 - passed)
     assert (caught.value.tool, caught.value.call_id, caught.value.ended) == ("fetch", "1", "unavailable")
-    message = await asked.once()
+    message = await caller.once()
     assert f"Tool 'fetch' is unavailable after repeated failures. Try again after {seconds} s." in str(message.content)
     assert (message.status, was_refused(message)) == ("error", True)
     assert message.additional_kwargs["callboard"]["retry_after"] >= 30 - passed - 1e-6
@@ -120,41 +120,41 @@ async def test_an_open_circuit_raises_an_error_with_the_time(passed: float, seco
 
 async def test_states_follow_each_other_to_the_second() -> None:
     """The circuit is open for 30 seconds, half-open, open again, half-open and closed."""
-    asked = Asked(Service(seconds=1), CircuitBreaker(minimum=2, open_for=30))
-    seen: list[tuple[float, str]] = []
+    caller = Asked(Service(seconds=1), CircuitBreaker(minimum=2, open_for=30))
+    states: list[tuple[float, str]] = []
 
     async def watch() -> None:
         while True:
-            state = asked.state
-            if not seen or seen[-1][1] != state:
-                seen.append((anyio.current_time() - started, state))
+            state = caller.state
+            if not states or states[-1][1] != state:
+                states.append((anyio.current_time() - started, state))
             await anyio.sleep(0.25)
 
     started = anyio.current_time()
     async with anyio.create_task_group() as group:
         group.start_soon(watch)
-        await asked.fail(2)  # busy until 2
+        await caller.fail(2)  # busy until 2
         await anyio.sleep(40)  # half-open since 32
-        await asked.fail(1)  # runs from 42 to 43
+        await caller.fail(1)  # runs from 42 to 43
         await anyio.sleep(30)
-        asked.service.down = False
-        assert (await asked.once()).content == "page"  # runs from 73 to 74
+        caller.service.down = False
+        assert (await caller.once()).content == "page"  # runs from 73 to 74
         await anyio.sleep(1)
         group.cancel_scope.cancel()
 
-    assert [state for _, state in seen] == ["closed", "open", "half-open", "open", "half-open", "closed"]
-    assert [time for time, _ in seen] == pytest.approx([0, 2, 32, 43, 73, 74], abs=0.25)
+    assert [state for _, state in states] == ["closed", "open", "half-open", "open", "half-open", "closed"]
+    assert [time for time, _ in states] == pytest.approx([0, 2, 32, 43, 73, 74], abs=0.25)
 
 
 async def test_keys_have_circuits_of_their_own() -> None:
     """With a key per host, only the failing host's circuit opens, and the refusal does not call the tool down."""
-    asked = Asked(Service(), CircuitBreaker(minimum=2, key=by_host))
-    await asked.fail(2, "a.org")
-    refused = await asked.once("a.org")
-    assert (asked.breaker.state("a.org"), asked.breaker.state("b.org")) == ("open", "closed")
-    await asked.fail(1, "b.org")
+    caller = Asked(Service(), CircuitBreaker(minimum=2, key=by_host))
+    await caller.fail(2, "a.org")
+    refused = await caller.once("a.org")
+    assert (caller.breaker.state("a.org"), caller.breaker.state("b.org")) == ("open", "closed")
+    await caller.fail(1, "b.org")
     assert "unavailable for calls like this one" in str(refused.content)
-    assert asked.service.asked == ["a.org", "a.org", "b.org"]
+    assert caller.service.hosts == ["a.org", "a.org", "b.org"]
 
 
 async def test_tools_have_circuits_of_their_own_unless_they_share_a_key() -> None:
@@ -192,46 +192,46 @@ async def test_a_key_that_cannot_be_had_is_the_tools_name() -> None:
 async def test_a_cancelled_probe_gives_its_place_back() -> None:
     """A cancelled probe says nothing about the tool: the circuit stays half-open, and another probe may run."""
     service = Service(seconds=50)
-    asked = Asked(service, CircuitBreaker(minimum=1, open_for=10))
+    caller = Asked(service, CircuitBreaker(minimum=1, open_for=10))
 
-    await asked.fail(1)
+    await caller.fail(1)
     await anyio.sleep(10)
     for _ in range(3):
         with anyio.move_on_after(5) as scope:
-            await asked.once()
+            await caller.once()
         assert scope.cancelled_caught
-        assert asked.state == "half-open"
+        assert caller.state == "half-open"
     service.seconds, service.down = 0, False
-    assert (await asked.once()).content == "page"
-    assert asked.state == "closed"
+    assert (await caller.once()).content == "page"
+    assert caller.state == "closed"
 
 
 async def test_a_probe_that_asks_a_person_gives_its_place_back() -> None:
     """Promise 4: a question is no outcome. The answered call is a probe again, and its success counts."""
     service = Service(answer=lambda: str(interrupt("sure?")))
-    asked, call = Asked(service, CircuitBreaker(minimum=1, open_for=10)), [tool_call("fetch", "1")]
-    await asked.fail(1)
+    caller, call = Asked(service, CircuitBreaker(minimum=1, open_for=10)), [tool_call("fetch", "1")]
+    await caller.fail(1)
     await anyio.sleep(10)
     service.down = False
     for _ in range(2):
         with pytest.raises(CallsInterrupted) as caught:
-            await asked.node.ainvoke(call)
-        assert asked.state == "half-open"
-    result = await asked.node.ainvoke(call, ledger=caught.value.ledger, resume="yes")
+            await caller.node.ainvoke(call)
+        assert caller.state == "half-open"
+    result = await caller.node.ainvoke(call, ledger=caught.value.ledger, resume="yes")
     assert result["messages"][0].content == "yes"
-    assert asked.state == "closed"
+    assert caller.state == "closed"
 
 
 async def test_the_models_mistakes_neither_open_a_circuit_nor_close_one() -> None:
     """Invalid arguments say nothing about the tool, and a tool that does not exist has no circuit to open."""
-    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=10))
+    caller = Asked(Service(), CircuitBreaker(minimum=1, open_for=10))
     wrong, unknown = tool_call("fetch", "1", host=["x"]), tool_call("fetsch", "3")
-    await asked.node.ainvoke([wrong, wrong | {"id": "4"}, unknown])
-    assert asked.state == asked.breaker.state("fetsch") == "closed"
-    await asked.fail(1)
+    await caller.node.ainvoke([wrong, wrong | {"id": "4"}, unknown])
+    assert caller.state == caller.breaker.state("fetsch") == "closed"
+    await caller.fail(1)
     await anyio.sleep(10)
-    await asked.node.ainvoke([wrong])
-    assert asked.state == "half-open"
+    await caller.node.ainvoke([wrong])
+    assert caller.state == "half-open"
 
 
 async def test_what_says_nothing_about_the_tool_does_not_count() -> None:
@@ -262,14 +262,14 @@ async def test_what_says_nothing_about_the_tool_does_not_count() -> None:
 async def test_a_breaker_inside_does_not_open_the_one_outside() -> None:
     """With a breaker per host inside a breaker per tool, a refusal of the inner one is no failure for the outer one."""
     outer = CircuitBreaker(minimum=5)
-    asked = Asked(Service(), outer, CircuitBreaker(minimum=2, key=by_host))
+    caller = Asked(Service(), outer, CircuitBreaker(minimum=2, key=by_host))
 
-    await asked.fail(2, "a")
+    await caller.fail(2, "a")
     for _ in range(10):
-        assert was_refused(await asked.once("a"))
+        assert was_refused(await caller.once("a"))
     assert outer.state("fetch") == "closed"
-    await asked.fail(2, "b")
-    await asked.fail(1, "c")
+    await caller.fail(2, "b")
+    await caller.fail(1, "c")
     assert outer.state("fetch") == "open"
 
 
@@ -279,11 +279,11 @@ async def test_a_timeout_counts_and_a_spent_budget_if_a_body_ran() -> None:
     await timed.several("a", "b")
     assert timed.state == "open"
     policy = CallPolicy(budget=10, limit=Limit(concurrency=1))
-    asked = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
-    assert list(map(ended, await asked.several(*"abcdef"))) == ["deadline"] * 6
-    assert asked.state == "closed"
-    await asked.once()
-    assert asked.state == "open"
+    caller = Asked(Service(seconds=50), CircuitBreaker(minimum=2), policies={"fetch": policy})
+    assert list(map(ending_of, await caller.several(*"abcdef"))) == ["deadline"] * 6
+    assert caller.state == "closed"
+    await caller.once()
+    assert caller.state == "open"
 
 
 @pytest.mark.parametrize(
@@ -297,46 +297,46 @@ async def test_a_timeout_counts_and_a_spent_budget_if_a_body_ran() -> None:
     ],
 )
 async def test_only_chosen_errors_are_failures(on: Any, state: str) -> None:
-    asked = Asked(Service(), CircuitBreaker(minimum=1, on=on))
-    await asked.once()
-    assert asked.state == state
+    caller = Asked(Service(), CircuitBreaker(minimum=1, on=on))
+    await caller.once()
+    assert caller.state == state
 
 
 async def test_a_message_may_be_a_failure_too() -> None:
     """Some tools report a failure as a message instead of raising."""
-    asked = Asked(Service(), CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
-    asked.service.down = False
-    await asked.fail(2)
-    assert asked.state == "open"
+    caller = Asked(Service(), CircuitBreaker(minimum=2, on_message=lambda message: message.content == "page"))
+    caller.service.down = False
+    await caller.fail(2)
+    assert caller.state == "open"
 
 
 async def test_a_broken_function_does_not_keep_a_probes_place() -> None:
     """The error of the function is raised, and the next call may be a probe."""
-    seen: list[Exception] = []
+    errors: list[Exception] = []
 
     def on(error: Exception) -> bool:
-        seen.append(error)
-        if len(seen) > 1:
+        errors.append(error)
+        if len(errors) > 1:
             raise ZeroDivisionError
         return True
 
-    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=5, on=on))
+    caller = Asked(Service(), CircuitBreaker(minimum=1, open_for=5, on=on))
 
-    await asked.fail(1)
+    await caller.fail(1)
     await anyio.sleep(5)
-    assert "ZeroDivisionError" in str((await asked.once()).content)
-    asked.service.down = False
-    assert (await asked.once()).content == "page"
+    assert "ZeroDivisionError" in str((await caller.once()).content)
+    caller.service.down = False
+    assert (await caller.once()).content == "page"
 
 
 async def test_a_series_of_attempts_is_one_failure() -> None:
     policy = CallPolicy(idempotent=True)
-    asked = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
-    await asked.fail(2)
-    assert asked.state == "closed"
-    await asked.fail(1)
-    assert asked.state == "open"
-    assert len(asked.service.asked) == 12
+    caller = Asked(Service(), CircuitBreaker(minimum=3), Retry(4, initial=0), policies={"fetch": policy})
+    await caller.fail(2)
+    assert caller.state == "closed"
+    await caller.fail(1)
+    assert caller.state == "open"
+    assert len(caller.service.hosts) == 12
 
 
 @pytest.mark.filterwarnings("ignore::callboard.MiddlewareOrderWarning")
@@ -360,58 +360,58 @@ async def test_a_model_is_not_told_of_a_tool_whose_circuit_is_open() -> None:
     down, up = Service("down"), Service("up")
     breaker, by_key = CircuitBreaker(minimum=1, open_for=30), CircuitBreaker(minimum=1, key=lambda _: "down")
     node, keyed = (
-        ToolNode([down.tool(), up.tool()], middleware=[one], handle_tool_errors=True) for one in (breaker, by_key)
+        ToolNode([down.tool(), up.tool()], middleware=[item], handle_tool_errors=True) for item in (breaker, by_key)
     )
 
-    def offered() -> list[list[str]]:
-        return [[tool.name for tool in one.offered_tools()] for one in (node, keyed)]
+    def list_offered() -> list[list[str]]:
+        return [[tool.name for tool in item.offered_tools()] for item in (node, keyed)]
 
-    both = ["down", "up"]
-    assert offered() == [both, both]
-    for one in (node, keyed):
-        await one.ainvoke([tool_call("down", "1")])
+    both_names = ["down", "up"]
+    assert list_offered() == [both_names, both_names]
+    for item in (node, keyed):
+        await item.ainvoke([tool_call("down", "1")])
     assert breaker.state("down") == by_key.state("down") == "open"
     await anyio.sleep(29)
-    assert offered() == [["up"], both]
+    assert list_offered() == [["up"], both_names]
     await anyio.sleep(1)
-    assert offered() == [both, both]
+    assert list_offered() == [both_names, both_names]
 
 
 @pytest.mark.parametrize("key", [None, "fetch"])
 async def test_a_reset_closes_a_circuit(key: str | None) -> None:
     """An operator can close a circuit by hand. A call that was already running does not open it again."""
     service = Service(seconds=20)
-    asked = Asked(service, CircuitBreaker(minimum=1))
+    caller = Asked(service, CircuitBreaker(minimum=1))
 
     async with anyio.create_task_group() as group:
-        group.start_soon(asked.once)
+        group.start_soon(caller.once)
         await anyio.sleep(10)
         service.seconds = 0
-        await asked.fail(1)
-        asked.breaker.reset("another")
-        assert asked.state == "open"
-        asked.breaker.reset(key)
-        assert asked.state == "closed"
-    assert asked.state == "closed"
+        await caller.fail(1)
+        caller.breaker.reset("another")
+        assert caller.state == "open"
+        caller.breaker.reset(key)
+        assert caller.state == "closed"
+    assert caller.state == "closed"
 
 
 async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
     """Notes leave the process, so they contain no arguments."""
-    asked = Asked(Service(), CircuitBreaker(minimum=1, open_for=30, key=lambda call: call["args"].get("host") or {}))
+    caller = Asked(Service(), CircuitBreaker(minimum=1, open_for=30, key=lambda call: call["args"].get("host") or {}))
     events: list[CallEvent] = []
 
     with observe(events.append):
-        await asked.fail(1, "secret.org")
+        await caller.fail(1, "secret.org")
         await anyio.sleep(10)
-        await asked.once("secret.org")
+        await caller.once("secret.org")
         await anyio.sleep(20)
-        asked.service.down = False
-        await asked.once("secret.org")
-        await asked.once("")
+        caller.service.down = False
+        await caller.once("secret.org")
+        await caller.once("")
 
     noted = [event for event in events if event.phase == "noted"]
-    words = ["opened", "refused", "half_open", "closed", "no_key"]
-    assert [event.note for event in noted] == [f"breaker_{word}" for word in words]
+    changes = ["opened", "refused", "half_open", "closed", "no_key"]
+    assert [event.note for event in noted] == [f"breaker_{word}" for word in changes]
     assert [event.facts.get("retry_after") for event in noted] == [30, pytest.approx(20), None, None, None]
     assert {event.facts["tool"] for event in noted} == {"fetch"}
     assert "secret" not in repr([event.facts for event in noted])
@@ -421,18 +421,18 @@ async def test_observers_are_told_of_every_change_and_of_no_argument() -> None:
 async def test_keys_that_nobody_asks_for_are_forgotten() -> None:
     """Keys come from the model without bound, so circuits are dropped unless they are open or may still count."""
     breaker = CircuitBreaker(minimum=1, window=60, open_for=1000, key=by_host)
-    asked = Asked(Service(), breaker)
+    caller = Asked(Service(), breaker)
 
-    await asked.fail(1, "a.org")
-    asked.service.down = False
+    await caller.fail(1, "a.org")
+    caller.service.down = False
     for number in range(500):
-        await asked.once(f"{number}.org")
+        await caller.once(f"{number}.org")
         await anyio.sleep(1)
     assert breaker.state("a.org") == "open"
     assert len(breaker._circuits._circuits) <= 2 * 64
     await anyio.sleep(1000)
     for number in range(200):
-        await asked.once(f"{number}.com")
+        await caller.once(f"{number}.com")
     assert "a.org" not in breaker._circuits._circuits
 
 
@@ -462,7 +462,7 @@ def test_one_breaker_serves_several_loops_in_several_threads(name: str) -> None:
         runs.append(pool.submit(anyio.run, hammer, backend="trio"))
         last = [message for run in runs for message in run.result(timeout=30)]
 
-    assert len(service.asked) == 101
+    assert len(service.hosts) == 101
     assert [was_refused(message) for message in last].count(False) == 1
 
 
@@ -519,37 +519,37 @@ class CircuitAndModel(RuleBasedStateMachine):
     def end(self, which: int, failed: bool | None) -> None:
         ticket, matters = self.inside.pop(which % len(self.inside))
         change = self.circuit.record_outcome(ticket, self.now, failed=failed)
-        assert change == (self.expected(failed) if matters and failed is not None else None)
+        assert change == (self.expect_change(failed) if matters and failed is not None else None)
 
-    def expected(self, failed: bool) -> str | None:
+    def expect_change(self, failed: bool) -> str | None:
         if self.opened_at is not None:
-            self.changed(self.now if failed else None)
+            self.change_state(self.now if failed else None)
             return "open" if failed else "closed"
         self.history.append((self.now, failed))
         recent = [bad for when, bad in self.history if when > self.now - RULES.window]
         if len(recent) < RULES.minimum or sum(recent) < RULES.ratio * len(recent):
             return None
-        self.changed(self.now)
+        self.change_state(self.now)
         return "open"
 
-    def changed(self, opened_at: int | None) -> None:
+    def change_state(self, opened_at: int | None) -> None:
         self.opened_at = opened_at
         self.history = []
         self.inside = [(ticket, False) for ticket, _ in self.inside]
 
     @invariant()
     def states_agree(self) -> None:
-        left = 0 if self.opened_at is None else max(0, self.opened_at + RULES.open_for - self.now)
-        assert self.circuit.wait(self.now) == left
-        state = "closed" if self.opened_at is None else "open" if left else "half-open"
+        remaining = 0 if self.opened_at is None else max(0, self.opened_at + RULES.open_for - self.now)
+        assert self.circuit.wait(self.now) == remaining
+        state = "closed" if self.opened_at is None else "open" if remaining else "half-open"
         assert self.circuit.state(self.now) == state
 
     @invariant()
     def only_what_is_over_is_idle(self) -> None:
-        known = [when for when, _ in self.history if when > self.now - RULES.window]
+        recent_times = [when for when, _ in self.history if when > self.now - RULES.window]
         if self.circuit.is_idle(self.now):
             assert not self.inside
-            assert not known
+            assert not recent_times
             assert self.opened_at is None or self.circuit.state(self.now) == "half-open"
 
 

@@ -56,7 +56,7 @@ def identical(count: int, query: str = "a") -> list[Any]:
     return [tool_call("work", f"{query}{number}", query=query) for number in range(count)]
 
 
-def noted(events: list[CallEvent]) -> list[str]:
+def notes_in(events: list[CallEvent]) -> list[str]:
     return [event.note for event in events if event.phase == "noted"]
 
 
@@ -72,19 +72,19 @@ async def test_the_second_call_is_answered_with_the_first_ones_result(recorder: 
 
 async def test_other_arguments_are_another_call() -> None:
     """Different arguments are different calls. The order of the arguments does not matter."""
-    seen: list[Any] = []
+    argument_pairs: list[Any] = []
 
     @tool
     async def work(a: int, b: int) -> int:
         """Work."""
-        seen.append((a, b))
+        argument_pairs.append((a, b))
         return a - b
 
     node = ToolNode([work], middleware=[Cache({"work"})])
     for args in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 1}):
         await node.ainvoke([tool_call("work", "1", **args)])
 
-    assert seen == [(1, 2), (2, 1)]
+    assert argument_pairs == [(1, 2), (2, 1)]
 
 
 async def test_only_the_named_tools_are_cached_and_each_for_itself(recorder: Recorder) -> None:
@@ -182,20 +182,20 @@ async def test_a_shared_error_arrives_as_it_was(make: Callable[[], Exception]) -
 
 
 def names_in(error: BaseException) -> list[str]:
-    found, traceback = [], error.__traceback__
+    names, traceback = [], error.__traceback__
     while traceback is not None:
-        found.append(traceback.tb_frame.f_code.co_name)
+        names.append(traceback.tb_frame.f_code.co_name)
         traceback = traceback.tb_next
-    return found
+    return names
 
 
 async def test_an_error_that_cannot_be_copied_is_shared_as_it_is() -> None:
     class SealedError(Exception):
-        made: list[Any] = []
+        created_args: list[Any] = []
 
         def __new__(cls, *args: Any) -> Any:
-            cls.made.append(args)
-            if len(cls.made) > 1:
+            cls.created_args.append(args)
+            if len(cls.created_args) > 1:
                 raise TypeError("only one")
             return super().__new__(cls, *args)
 
@@ -254,9 +254,9 @@ async def test_an_error_message_is_shared_and_not_kept() -> None:
 async def test_the_next_in_line_runs_when_the_first_is_ended(recorder: Recorder, ending: str) -> None:
     """A cancellation or spent budget affects only the leading call. The next waiting call runs the tool."""
     cache = Cache({"work"})
-    made = recorder.tool("work", seconds=lambda _: 4)
-    short = ToolNode([made], middleware=[cache], policies={"work": CallPolicy(budget=3)})
-    patient = ToolNode([made], middleware=[cache])
+    tool = recorder.tool("work", seconds=lambda _: 4)
+    short = ToolNode([tool], middleware=[cache], policies={"work": CallPolicy(budget=3)})
+    patient = ToolNode([tool], middleware=[cache])
     answers: list[Any] = []
 
     async def first() -> None:
@@ -280,9 +280,9 @@ async def test_the_next_in_line_runs_when_the_first_is_ended(recorder: Recorder,
 async def test_the_followers_own_end_is_theirs_alone(recorder: Recorder) -> None:
     """A waiting call's budget counts while it waits. Its end affects neither the leader nor other waiting calls."""
     cache = Cache({"work"})
-    made = recorder.tool("work", seconds=4)
-    short = ToolNode([made], middleware=[cache], policies={"work": CallPolicy(budget=2)})
-    patient = ToolNode([made], middleware=[cache])
+    tool = recorder.tool("work", seconds=4)
+    short = ToolNode([tool], middleware=[cache], policies={"work": CallPolicy(budget=2)})
+    patient = ToolNode([tool], middleware=[cache])
     answers: dict[str, Any] = {}
 
     async def ask(name: str, node: ToolNode) -> None:
@@ -506,9 +506,9 @@ async def test_a_tool_that_is_given_more_than_arguments_needs_a_key(kind: Any) -
         return query
 
     work.__annotations__["runtime"] = kind
-    given = StructuredTool.from_function(coroutine=work, name="work", description="Work.")
-    node = ToolNode([given], middleware=[Cache({"work"})])
-    keyed = ToolNode([given], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
+    work_tool = StructuredTool.from_function(coroutine=work, name="work", description="Work.")
+    node = ToolNode([work_tool], middleware=[Cache({"work"})])
+    keyed = ToolNode([work_tool], middleware=[Cache({"work"}, key=lambda request: request.tool_call["args"]["query"])])
 
     async def twice(node: ToolNode) -> int:
         runs.clear()
@@ -574,9 +574,9 @@ async def test_equal_tools_of_a_class_are_different_tools() -> None:
             return query
 
     cache, tools = Cache({"work"}), [Subclassed(runs=[]), Subclassed(runs=[])]
-    for made in tools * 2:
-        await ToolNode([made], middleware=[cache]).ainvoke(identical(1))
-    assert [made.runs for made in tools] == [["a"], ["a"]]
+    for equal_tool in tools * 2:
+        await ToolNode([equal_tool], middleware=[cache]).ainvoke(identical(1))
+    assert [equal_tool.runs for equal_tool in tools] == [["a"], ["a"]]
 
 
 async def test_what_the_cache_cannot_tell_apart_is_not_cached(recorder: Recorder) -> None:
@@ -614,7 +614,7 @@ async def test_observers_are_told_what_the_cache_decided() -> None:
         await node.ainvoke(identical(2))
         await anyio.sleep(2)
         await node.ainvoke(identical(1))
-    assert noted(events) == ["cache_miss", "cache_shared", "cache_hit"]
+    assert notes_in(events) == ["cache_miss", "cache_shared", "cache_hit"]
     assert [event.facts for event in events if event.phase == "noted"] == [{}, {}, {"age": pytest.approx(2)}]
 
 
@@ -673,7 +673,7 @@ async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[A
             answered += 1
         answered += scope.cancelled_caught
 
-    asked = 0
+    call_count = 0
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             for query, pause, action in steps:
@@ -682,10 +682,10 @@ async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[A
                     versions[query] += 1
                     cache.invalidate("work", {"query": query})
                     continue
-                asked += 1
+                call_count += 1
                 group.start_soon(ask, query, math.inf if action == "call" else 1.25)
 
-    assert answered == asked
+    assert answered == call_count
     assert not cache._local._flights
 
 
@@ -702,12 +702,12 @@ def test_an_async_key_function_is_refused() -> None:
 class Watched:
     """Artifact that records the thread in which it is copied, and waits there."""
 
-    def __init__(self, seen: list[int], seconds: float = 0.0) -> None:
-        self._seen = seen
+    def __init__(self, threads: list[int], seconds: float = 0.0) -> None:
+        self._threads = threads
         self._seconds = seconds
 
     def __deepcopy__(self, memo: Any) -> "Watched":
-        self._seen.append(threading.get_ident())
+        self._threads.append(threading.get_ident())
         time.sleep(self._seconds)
         return self
 
@@ -721,14 +721,14 @@ def tool_with(artifact: Watched, blocks: int) -> BaseTool:
 @pytest.mark.parametrize("blocks", [3, 3000])
 async def test_a_result_of_many_parts_is_copied_in_a_thread(blocks: int) -> None:
     """Copying 30,000 blocks blocks the event loop for 30 ms and more, once to store them and once for each hit."""
-    seen: list[int] = []
-    node = ToolNode([tool_with(Watched(seen), blocks)], middleware=[Cache({"work"})])
+    threads: list[int] = []
+    node = ToolNode([tool_with(Watched(threads), blocks)], middleware=[Cache({"work"})])
 
     together = await node.ainvoke(identical(2))
     later = await node.ainvoke(identical(1))
 
-    own = threading.get_ident()
-    assert [one == own for one in seen] == 3 * [blocks == 3]
+    own_thread = threading.get_ident()
+    assert [thread == own_thread for thread in threads] == 3 * [blocks == 3]
     messages = [*together["messages"], *later["messages"]]
     assert [len(message.content) for message in messages] == 3 * [blocks]
     assert len({id(block) for message in messages for block in message.content}) == 3 * blocks
@@ -745,13 +745,13 @@ async def test_a_result_is_not_lost_while_it_is_copied() -> None:
         await until(lambda: copies)
         scope.cancel()
 
-    async def hurried(request: Any, call_next: Any) -> Any:
+    async def hurry(request: Any, call_next: Any) -> Any:
         async with anyio.create_task_group() as group:
             group.start_soon(cancel_during_copy, group.cancel_scope)
             return await call_next(request)
         return ToolMessage("lost", tool_call_id=request.tool_call["id"])
 
-    node = ToolNode([tool_with(Watched(copies, seconds=0.5), 3000)], middleware=[hurried, Cache({"work"})])
+    node = ToolNode([tool_with(Watched(copies, seconds=0.5), 3000)], middleware=[hurry, Cache({"work"})])
 
     result = await node.ainvoke(identical(1))
 

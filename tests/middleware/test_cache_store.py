@@ -32,7 +32,7 @@ from callboard import CallboardWarning, CallEvent, CallPolicy, StorageError, Too
 from callboard.middleware import Cache
 from callboard.middleware._cache import _text_store
 from callboard.middleware._cache._stored_results import StoredResults, message_of, text_of
-from tests.helpers import ended, make, run_in_threads
+from tests.helpers import ending_of, make, run_in_threads
 from tests.middleware._dict_cache import DictCache
 from tests.server._servers import running_redis
 
@@ -66,7 +66,7 @@ class Tool:
             raise self.error
         return f"run {run}"
 
-    def cached(self, store: BaseCache[Any], **options: Any) -> "Process":
+    def process_with(self, store: BaseCache[Any], **options: Any) -> "Process":
         """Return a process that shares results."""
         return Process(make(self.work), Cache({"work"}, store=store, **{"key": by_number, **options}))
 
@@ -88,10 +88,10 @@ class Process:
         with anyio.fail_after(WAIT):
             result = await self.node.ainvoke([tool_call("work", call_id, n=n)])
         self.answers += result["messages"]
-        return ended(self.answers[-1]) or self.answers[-1].content
+        return ending_of(self.answers[-1]) or self.answers[-1].content
 
 
-def noted(events: list[CallEvent]) -> list[str]:
+def notes_in(events: list[CallEvent]) -> list[str]:
     return [event.note for event in events if event.phase == "noted"]
 
 
@@ -118,7 +118,7 @@ def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.M
 
 async def test_a_result_is_for_all_processes(stores: Stores) -> None:
     tool = Tool()
-    first, second = (tool.cached(stores()) for _ in range(2))
+    first, second = (tool.process_with(stores()) for _ in range(2))
     events: list[CallEvent] = []
 
     with observe(events.append):
@@ -126,14 +126,14 @@ async def test_a_result_is_for_all_processes(stores: Stores) -> None:
 
     assert answers == ["run 1"] * 3
     assert [message.tool_call_id for message in second.answers + first.answers] == ["b", "a", "c"]
-    assert noted(events) == ["cache_miss", "cache_hit", "cache_hit"]
+    assert notes_in(events) == ["cache_miss", "cache_hit", "cache_hit"]
     assert await second.call(n=1) == "run 2"
 
 
-def forget(cache: Cache, what: str) -> None:
-    if what == "clear":
+def forget(cache: Cache, target: str) -> None:
+    if target == "clear":
         cache.clear()
-    elif what == "key":
+    elif target == "key":
         cache.invalidate("work", key=7)
     else:
         cache.invalidate("work")
@@ -146,33 +146,33 @@ async def until_forgotten(process: Process, answer: str) -> None:
             await anyio.sleep(0.01)
 
 
-@pytest.mark.parametrize("what", ["tool", "key", "clear"])
-async def test_an_invalidation_is_for_all_processes(stores: Stores, what: str) -> None:
+@pytest.mark.parametrize("target", ["tool", "key", "clear"])
+async def test_an_invalidation_is_for_all_processes(stores: Stores, target: str) -> None:
     """Later calls of the same process miss the cache at once, and their results are shared again."""
     tool = Tool()
-    first, second = (tool.cached(stores()) for _ in range(2))
+    first, second = (tool.process_with(stores()) for _ in range(2))
     assert [await first.call(7), await second.call(7)] == ["run 1"] * 2
 
-    forget(first.cache, what)
+    forget(first.cache, target)
 
     assert await first.call(7) == "run 2"
     await until_forgotten(second, "run 1")
     assert await second.call(7) == await first.call(7) != "run 1"
 
 
-@pytest.mark.parametrize("what", ["tool", "key", "clear"])
+@pytest.mark.parametrize("target", ["tool", "key", "clear"])
 @pytest.mark.parametrize("is_elsewhere", [True, False])
-async def test_a_result_that_was_computed_during_an_invalidation_is_not_used(what: str, is_elsewhere: bool) -> None:
+async def test_a_result_that_was_computed_during_an_invalidation_is_not_used(target: str, is_elsewhere: bool) -> None:
     """The result may be based on old data, so it is for its own call only."""
     store, tool = InMemoryCache[Any](), Tool()
     gate = tool.gate = anyio.Event()
-    first, second = (tool.cached(store) for _ in range(2))
+    first, second = (tool.process_with(store) for _ in range(2))
 
     async with anyio.create_task_group() as group:
         group.start_soon(first.call, 7)
         await tool.begun.wait()
         tool.gate = None
-        forget((second if is_elsewhere else first).cache, what)
+        forget((second if is_elsewhere else first).cache, target)
         gate.set()
 
     assert first.answers[0].content == "run 1"
@@ -183,7 +183,7 @@ async def test_a_first_call_cannot_undo_an_invalidation_of_another_process() -> 
     """Both processes begin with an empty store, and the invalidation comes while the first body runs."""
     store, tool = DictCache(), Tool()
     gate = tool.gate = anyio.Event()
-    first, second = (tool.cached(store) for _ in range(2))
+    first, second = (tool.process_with(store) for _ in range(2))
 
     async with anyio.create_task_group() as group:
         group.start_soon(first.call, 7)
@@ -201,7 +201,7 @@ async def test_a_first_call_cannot_undo_an_invalidation_of_another_process() -> 
 async def test_a_failure_is_not_stored() -> None:
     """Neither an error nor a message of failure is a result."""
     store, tool = DictCache(), Tool(OSError("down"))
-    first, second = (tool.cached(store) for _ in range(2))
+    first, second = (tool.process_with(store) for _ in range(2))
 
     async def work(n: int = 0) -> ToolMessage:
         tool.runs += 1
@@ -219,7 +219,7 @@ async def test_a_failure_is_not_stored() -> None:
 async def test_a_result_is_used_until_it_is_as_old_as_its_ttl(age: float, answer: str) -> None:
     """Also by a cache that never deletes a result. The clock of the process that wrote it may be ahead."""
     store, tool = DictCache(), Tool()
-    process = tool.cached(store, ttl=10)
+    process = tool.process_with(store, ttl=10)
     await process.call()
     assert set(store.lifetimes.values()) == {None, 10}
 
@@ -234,16 +234,16 @@ async def test_a_result_is_used_until_it_is_as_old_as_its_ttl(age: float, answer
 async def test_the_store_gets_whole_seconds(ttl: float, lifetime: int | None) -> None:
     """LangGraph's caches take whole seconds, and cannot count to the year 10,000."""
     store = DictCache()
-    await Tool().cached(store, ttl=ttl).call()
+    await Tool().process_with(store, ttl=ttl).call()
     [key] = store.results()
     assert store.lifetimes[key] == lifetime
 
 
 async def test_results_of_another_version_are_not_used() -> None:
     store, tool = DictCache(), Tool()
-    await tool.cached(store, version=1).call()
+    await tool.process_with(store, version=1).call()
 
-    assert [await tool.cached(store, version=version).call() for version in (2, None, "1", 1)] == [
+    assert [await tool.process_with(store, version=version).call() for version in (2, None, "1", 1)] == [
         *("run 2", "run 3", "run 4"),
         "run 1",
     ]
@@ -275,7 +275,7 @@ async def test_without_a_key_the_arguments_are_what_a_function_depends_on() -> N
 async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -> None:
     """A stateful tool may belong to one user, and another process may have one of the same name for another."""
     store, tool = DictCache(), Tool()
-    processes = [tool.cached(store, key=None) for _ in range(2)]
+    processes = [tool.process_with(store, key=None) for _ in range(2)]
     events: list[CallEvent] = []
 
     with observe(events.append), pytest.warns(CallboardWarning, match=r"shares? results of the tool 'work'.*key=") as _:
@@ -285,7 +285,7 @@ async def test_a_tool_that_is_more_than_a_function_is_shared_with_a_key_only() -
         answers += [await process.call() for process in processes]
 
     assert answers == ["run 1", "run 2", "run 3", "run 4"]
-    assert noted(events) == ["cache_skipped", "cache_miss"] * 2
+    assert notes_in(events) == ["cache_skipped", "cache_miss"] * 2
     assert not store.values
 
 
@@ -354,12 +354,12 @@ async def test_large_numbers_and_nested_data_come_back_exactly(artifact: Any) ->
 async def test_a_key_that_is_no_json_stays_in_its_process() -> None:
     """Another process could not compute the same key."""
     store, key, events = DictCache(), object(), list[CallEvent]()
-    process = Tool().cached(store, key=lambda _: key)
+    process = Tool().process_with(store, key=lambda _: key)
 
     with observe(events.append):
         await process.call()
 
-    assert noted(events) == ["cache_skipped", "cache_miss"]
+    assert notes_in(events) == ["cache_skipped", "cache_miss"]
     assert not store.values
     process.cache.invalidate("work", key=key)
 
@@ -367,7 +367,9 @@ async def test_a_key_that_is_no_json_stays_in_its_process() -> None:
 async def test_neither_arguments_nor_names_are_stored() -> None:
     """Everything but the result is stored as a digest."""
     store = DictCache()
-    process = Tool().cached(store, key=lambda request: f"secret {request.tool_call['args']['n']}", version="private")
+    process = Tool().process_with(
+        store, key=lambda request: f"secret {request.tool_call['args']['n']}", version="private"
+    )
 
     await process.call(n=5, call_id="private")
 
@@ -385,7 +387,7 @@ def short_outages(monkeypatch: pytest.MonkeyPatch) -> None:
 async def test_calls_run_while_the_store_fails_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
     """An outage must not stop calls, and only the first call asks the store."""
     store, tool, events = DictCache(), Tool(), list[CallEvent]()
-    process = tool.cached(store)
+    process = tool.process_with(store)
     store.error = sqlite3.OperationalError("locked")
 
     with observe(events.append):
@@ -403,7 +405,7 @@ async def test_calls_run_while_the_store_fails_and_the_log_says_so_once(caplog: 
 async def test_a_store_that_works_again_is_used_again(caplog: pytest.LogCaptureFixture) -> None:
     """The log says that the outage is over."""
     store, tool = DictCache(), Tool()
-    process = tool.cached(store)
+    process = tool.process_with(store)
     store.error = OSError("away")
     await process.call()
     store.error = None
@@ -415,22 +417,22 @@ async def test_a_store_that_works_again_is_used_again(caplog: pytest.LogCaptureF
 async def test_a_store_that_is_full_costs_results_only() -> None:
     """It can be read, but not written."""
     store, tool = DictCache(), Tool()
-    await tool.cached(store).call(1)
+    await tool.process_with(store).call(1)
 
     def refuse(_: object) -> None:
         raise sqlite3.OperationalError("database or disk is full")
 
     store.set = refuse  # type: ignore[method-assign]
 
-    assert await tool.cached(store).call(1) == "run 1"
-    assert [await tool.cached(store).call(2) for _ in range(2)] == ["run 2", "run 3"]
+    assert await tool.process_with(store).call(1) == "run 1"
+    assert [await tool.process_with(store).call(2) for _ in range(2)] == ["run 2", "run 3"]
 
 
 @pytest.mark.usefixtures("short_outages")
 async def test_a_store_that_hangs_holds_neither_the_call_nor_the_event_loop() -> None:
     """A call waits a moment for the store, and others run meanwhile."""
     store, tool, turns = DictCache(), Tool(), 0
-    process = tool.cached(store)
+    process = tool.process_with(store)
     store.gate.clear()
 
     async def take_turns() -> None:
@@ -453,14 +455,14 @@ async def test_a_store_that_hangs_holds_neither_the_call_nor_the_event_loop() ->
 async def test_a_result_is_not_lost_if_the_store_hangs_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A call with a budget uses at most half of the rest for the store."""
     store, tool = DictCache(), Tool()
-    process = tool.cached(store)
+    process = tool.process_with(store)
     await process.call(1)
     process.node = ToolNode([make(tool.work)], middleware=[process.cache], policies={"work": CallPolicy(budget=2.0)})
-    work = store.set
+    real_set = store.set
 
     def hang(pairs: Any) -> None:
         store.gate.clear()
-        work(pairs)
+        real_set(pairs)
 
     store.set = hang  # type: ignore[method-assign]
     try:
@@ -471,17 +473,17 @@ async def test_a_result_is_not_lost_if_the_store_hangs_at_its_end(monkeypatch: p
 
 @pytest.mark.usefixtures("short_outages")
 @pytest.mark.parametrize("outage", ["error", "silence"])
-@pytest.mark.parametrize("what", ["tool", "key", "clear"])
-async def test_an_invalidation_during_an_outage_is_not_lost(outage: str, what: str) -> None:
+@pytest.mark.parametrize("target", ["tool", "key", "clear"])
+async def test_an_invalidation_during_an_outage_is_not_lost(outage: str, target: str) -> None:
     """LangGraph's `RedisCache` hides errors of the server, so that a lost write looks like a write."""
     store, tool = DictCache(), Tool()
-    first, second = (tool.cached(store) for _ in range(2))
+    first, second = (tool.process_with(store) for _ in range(2))
     await first.call(7)
     if outage == "error":
         store.error = OSError("away")
     else:
         store.loses_writes = True
-    forget(first.cache, what)
+    forget(first.cache, target)
     assert await first.call(7) == "run 2"
     store.error, store.loses_writes = None, False
 
@@ -503,14 +505,14 @@ async def test_a_store_without_sync_methods_is_refused_in_words() -> None:
 async def test_a_locked_database_holds_nobody(tmp_path: Path) -> None:
     """SQLite waits five seconds for a lock, in a worker thread."""
     store, tool = SqliteCache(path=str(tmp_path / "results.db")), Tool()
-    process = tool.cached(store)
+    process = tool.process_with(store)
     assert await process.call() == "run 1"
-    with sqlite3.connect(tmp_path / "results.db") as other:
-        other.execute("BEGIN EXCLUSIVE")
+    with sqlite3.connect(tmp_path / "results.db") as connection:
+        connection.execute("BEGIN EXCLUSIVE")
         with anyio.fail_after(4):
             assert await process.call(2) == "run 2"
-        other.rollback()
-    other.close()
+        connection.rollback()
+    connection.close()
 
 
 REPLIES: dict[str, Any] = {
@@ -528,7 +530,7 @@ async def test_a_store_that_replies_with_nonsense_is_a_miss(reply: Any) -> None:
     store, tool = DictCache(), Tool()
     store.reply = reply
 
-    assert await tool.cached(store).call() == "run 1"
+    assert await tool.process_with(store).call() == "run 1"
 
 
 ANY_JSON = st.recursive(
@@ -566,7 +568,7 @@ HOSTILE: dict[str, str] = {
 async def test_a_hostile_text_is_a_miss_and_does_not_hold_the_event_loop(text: str, wraps: str) -> None:
     """Another program may have written it. The event loop makes a turn every few milliseconds meanwhile."""
     store, tool = DictCache(), Tool()
-    process = tool.cached(store)
+    process = tool.process_with(store)
     await process.call()
     [(key, stored)] = store.results().items()
     if wraps == "as the artifact":
@@ -633,7 +635,7 @@ async def test_stored_data_runs_no_code(tmp_path: Path, kind: str, data: bytes) 
     path = tmp_path / "results.db"
     exploits.clear()
     tool = Tool()
-    process = tool.cached(SqliteCache(path=str(path)))
+    process = tool.process_with(SqliteCache(path=str(path)))
     await process.call()
     row_of(path, kind, data)
 
@@ -675,7 +677,9 @@ async def test_a_cache_that_encrypts_still_does_and_reads_nothing_in_the_clear(t
     """LangGraph's encrypting serializer reads unencrypted data, too, which anybody can forge."""
     path, tool = tmp_path / "results.db", Tool()
     exploits.clear()
-    first, second = (tool.cached(SqliteCache(path=str(path), serde=EncryptedSerializer(Mirror()))) for _ in range(2))
+    first, second = (
+        tool.process_with(SqliteCache(path=str(path), serde=EncryptedSerializer(Mirror()))) for _ in range(2)
+    )
     assert [await first.call(), await second.call()] == ["run 1"] * 2
     with sqlite3.connect(path) as connection:
         rows = connection.execute("SELECT encoding, val FROM cache").fetchall()

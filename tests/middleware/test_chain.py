@@ -44,15 +44,15 @@ async def test_a_middleware_may_call_on_several_times_at_once(recorder: Recorder
 
 async def test_the_request_of_a_call_is_langgraphs_in_all_that_code_can_do_with_it() -> None:
     """Its runtime is made when code reads it, and no code should notice: it may copy, compare or print a request."""
-    seen: list[ToolCallRequest] = []
+    requests: list[ToolCallRequest] = []
 
     async def watch(request: Any, call_next: Any) -> Any:
-        seen.append(request)
+        requests.append(request)
         return await call_next(request)
 
     await ToolNode([Recorder().tool("work")], middleware=[watch]).ainvoke([tool_call("work", "1")])
 
-    [request] = seen
+    [request] = requests
     assert isinstance(request, ToolCallRequest)
     assert request.override().runtime is request.runtime
     assert request.runtime.tool_call_id == request.tool_call["id"] == "1"
@@ -66,8 +66,8 @@ async def test_the_request_of_a_call_is_langgraphs_in_all_that_code_can_do_with_
 
 async def test_a_tool_that_the_second_attempt_replaces_is_the_one_that_runs() -> None:
     """The name of the call and of the tool stays, so nothing else tells the two tools apart."""
-    recorder, other = Recorder(), Recorder()
-    with_answer = other.tool("work", returns="other")
+    recorder, other_recorder = Recorder(), Recorder()
+    with_answer = other_recorder.tool("work", returns="other")
 
     async def other_between(request: Any, call_next: Any) -> Any:
         await call_next(request)
@@ -78,47 +78,47 @@ async def test_a_tool_that_the_second_attempt_replaces_is_the_one_that_runs() ->
     result = await ToolNode([recorder.tool("work")], middleware=[other_between]).ainvoke([tool_call("work", "1")])
 
     assert contents(result) == ["other"]
-    assert (recorder.count("started"), other.count("started")) == (2, 1)
+    assert (recorder.count("started"), other_recorder.count("started")) == (2, 1)
 
 
 async def test_attempts_do_not_change_the_config_of_their_call() -> None:
     """A body may change its config, and the middleware around it, or another attempt, sees nothing of that."""
-    seen: list[Any] = []
+    values: list[Any] = []
 
     async def work() -> str:
         conf = var_child_runnable_config.get()["configurable"]  # type: ignore[index]
-        seen.append(conf.get("left"))
+        values.append(conf.get("left"))
         conf["left"] = "by an attempt"
         return "done"
 
     async def twice(request: Any, call_next: Any) -> Any:
-        own = var_child_runnable_config.get()
-        before = dict(own)  # type: ignore[arg-type]
+        own_config = var_child_runnable_config.get()
+        before = dict(own_config)  # type: ignore[arg-type]
         await call_next(request)
         message = await call_next(request)
-        assert var_child_runnable_config.get() is own == before
+        assert var_child_runnable_config.get() is own_config == before
         return message
 
     await ToolNode([make(work)], middleware=[twice]).ainvoke([tool_call("work", "1")], {"run_name": "named"})
 
-    assert seen == [None, None]
+    assert values == [None, None]
 
 
 async def test_middleware_sees_errors_that_the_policy_would_turn_into_messages() -> None:
     """A retry sees the tool's error for any `handle_tool_errors`, which applies only to errors that leave the chain."""
     tool = Recorder().tool("work", raises=ValueError("no"))
-    seen: list[Exception] = []
+    errors: list[Exception] = []
 
     async def watch(request: Any, call_next: Any) -> Any:
         try:
             return await call_next(request)
         except Exception as error:
-            seen.append(error)
+            errors.append(error)
             raise
 
     result = await ToolNode([tool], middleware=[watch], handle_tool_errors=True).ainvoke([tool_call("work", "1")])
 
-    assert [str(error) for error in seen] == ["no"]
+    assert [str(error) for error in errors] == ["no"]
     assert contents(result) == ["Error: ValueError('no')\n Please fix your mistakes."]
 
 
@@ -129,16 +129,16 @@ async def test_middleware_does_not_see_the_models_own_mistakes() -> None:
         """Add."""
         return a
 
-    seen: list[str] = []
+    statuses: list[str] = []
 
     async def watch(request: Any, call_next: Any) -> Any:
         message = await call_next(request)
-        seen.append(message.status)
+        statuses.append(message.status)
         return message
 
     await ToolNode([add], middleware=[watch]).ainvoke([tool_call("add", "1", a="x")])
 
-    assert seen == ["error"]
+    assert statuses == ["error"]
 
 
 OF_ANOTHER = ToolMessage("x", tool_call_id="another")
@@ -180,19 +180,19 @@ VARIABLE: contextvars.ContextVar[str] = contextvars.ContextVar("variable", defau
 @pytest.mark.parametrize("kind", ["sync tool", "async tool"])
 async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_the_tool(kind: str) -> None:
     """Context variables pass through threads, and through sync and async middleware in either order."""
-    seen: list[str] = []
+    values: list[str] = []
 
     async def outer(request: Any, call_next: Any) -> Any:
         VARIABLE.set("outer")
         return await call_next(request)
 
     def middle(request: Any, call_next: Any) -> Any:
-        seen.append(VARIABLE.get())
+        values.append(VARIABLE.get())
         VARIABLE.set("middle")
         return call_next(request)
 
     async def inner(request: Any, call_next: Any) -> Any:
-        seen.append(VARIABLE.get())
+        values.append(VARIABLE.get())
         return await call_next(request)
 
     def look() -> str:
@@ -205,7 +205,7 @@ async def test_context_variables_of_outer_middleware_reach_inner_middleware_and_
     node = ToolNode([tool], middleware=[outer, middle, inner])
     result = await node.ainvoke([tool_call("look", "1")])
 
-    assert seen == ["outer", "middle"]
+    assert values == ["outer", "middle"]
     assert contents(result) == ["middle"]
 
 
@@ -225,14 +225,14 @@ async def test_an_agent_middleware_with_the_sync_method_only_works_from_async_co
 
 @pytest.mark.real_clock
 async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind(recorder: Recorder) -> None:
-    told: list[str] = []
+    error_names: list[str] = []
     ended = threading.Event()
 
     def middleware(request: Any, call_next: Any) -> Any:
         try:
             return call_next(request)
         except BaseException as error:
-            told.append(type(error).__name__)
+            error_names.append(type(error).__name__)
             raise
         finally:
             ended.set()
@@ -244,7 +244,7 @@ async def test_a_cancelled_call_leaves_nothing_of_its_sync_middleware_behind(rec
         group.cancel_scope.cancel()
 
     assert ended.wait(WAIT)
-    assert told == ["CancelledError"]
+    assert error_names == ["CancelledError"]
     assert recorder.count("cancelled") == 1
     assert node.statistics().running == 0
 

@@ -32,8 +32,8 @@ FAILS = Call("a1", (Step("sleep", 0.1), Step("fail")))
 )
 async def test_no_body_starts_behind_a_shield_when_its_batch_has_ended_meanwhile(plan: Batch) -> None:
     """Promise 1: a second attempt waits for its place until 0.5, and its batch is cancelled in between."""
-    seen = await observe(plan)
-    assert [body.call for body in seen.stage.bodies].count("c0") == 1
+    observation = await observe(plan)
+    assert [body.call for body in observation.stage.bodies].count("c0") == 1
 
 
 @pytest.mark.parametrize(
@@ -72,9 +72,9 @@ async def test_a_middleware_that_does_not_answer_exactly_once_is_told_so_by_name
     async def change_id(request: Any, call_next: Any) -> Any:
         return await call_next(request.override(tool_call={**request.tool_call, "id": "another"}))
 
-    around = change_id if middleware == "change_id" else middleware_of(Stage(), middleware, 0)
+    wrapper = change_id if middleware == "change_id" else middleware_of(Stage(), middleware, 0)
     with pytest.raises(ValueError, match=middleware):
-        await ToolNode([work], middleware=[around]).ainvoke([tool_call("work", "1")])
+        await ToolNode([work], middleware=[wrapper]).ainvoke([tool_call("work", "1")])
 
 
 async def test_a_rework_that_returns_no_message_is_told_so_by_name() -> None:

@@ -69,10 +69,10 @@ NEEDS: dict[str, tuple[Make, str, str]] = {
 }
 
 
-@pytest.mark.parametrize("what", NEEDS)
-def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide, what: str) -> None:
+@pytest.mark.parametrize("feature", NEEDS)
+def test_what_lacks_its_library_is_not_made_and_says_what_to_install(hide: Hide, feature: str) -> None:
     """The missing dependency is found when the application starts, not at the first secret."""
-    make, package, says = NEEDS[what]
+    make, package, says = NEEDS[feature]
     hide(package)
     with pytest.raises(ImportError, match=says):
         make()
@@ -136,10 +136,10 @@ WITHOUT: dict[str, Make] = {
 }
 
 
-@pytest.mark.parametrize("what", WITHOUT)
-def test_what_needs_no_library_does_without(hide: Hide, what: str) -> None:
+@pytest.mark.parametrize("feature", WITHOUT)
+def test_what_needs_no_library_does_without(hide: Hide, feature: str) -> None:
     hide("phonenumbers", "schwifty", "cachetools", "idna")
-    WITHOUT[what]()
+    WITHOUT[feature]()
 
 
 def test_a_library_that_is_broken_is_not_called_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

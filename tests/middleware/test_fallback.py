@@ -92,7 +92,7 @@ async def test_a_value_answers(value: Any, content: Any) -> None:
     assert (message.status, by(message)) == ("success", "value")
 
 
-async def cached(request: Any, failure: Any) -> str:
+async def answer_from_cache(request: Any, failure: Any) -> str:
     await anyio.sleep(0)
     return f"cached {request.tool_call['args']['query']} after {failure}"
 
@@ -105,9 +105,9 @@ def from_a_file(request: Any, failure: Any) -> str:
 @pytest.mark.parametrize(
     ("function", "content"),
     [
-        (cached, "cached tea after down"),
+        (answer_from_cache, "cached tea after down"),
         (from_a_file, "False"),
-        (lambda request, failure: cached(request, failure), "cached tea after down"),
+        (lambda request, failure: answer_from_cache(request, failure), "cached tea after down"),
     ],
     ids=["async", "sync, in a thread", "plain around async"],
 )
@@ -143,16 +143,16 @@ async def test_a_function_may_return_a_message_or_a_command(recorder: Recorder) 
 
 async def test_what_another_tool_returned_stays_as_it_was() -> None:
     """The alternative may keep its message, as a cache does, so the message is copied before it is changed."""
-    kept = ToolMessage("kept", tool_call_id="1", name="cached")
+    stored_message = ToolMessage("kept", tool_call_id="1", name="cached")
 
     async def cached(query: str = "") -> ToolMessage:
         """Answer from memory."""
-        return kept
+        return stored_message
 
     node = node_of([failing(Recorder()), cached], "cached")
 
     assert (await answer_of(node)).name == "search"
-    assert (kept.name, kept.additional_kwargs) == ("cached", {})
+    assert (stored_message.name, stored_message.additional_kwargs) == ("cached", {})
 
 
 async def test_alternatives_are_tried_in_order(recorder: Recorder) -> None:
@@ -278,7 +278,7 @@ async def test_a_question_is_no_failure(recorder: Recorder) -> None:
         call = tool_call("search", "1")
         with pytest.raises(CallsInterrupted) as caught:
             await answer_of(node, call)
-        assert [one.value for one in caught.value.interrupts] == [question]
+        assert [open_question.value for open_question in caught.value.interrupts] == [question]
         result = await node.ainvoke([call], ledger=caught.value.ledger, resume="yes")
         assert result["messages"][0].content == "yes"
 
@@ -351,7 +351,7 @@ def test_a_slip_in_the_name_of_an_alternative_shows_where_the_node_is_built() ->
 
 
 @pytest.mark.parametrize(
-    ("given", "kind", "text"),
+    ("alternative", "kind", "text"),
     [
         ({"search": 7}, TypeError, r"got 7; to answer with that, write Value\(7\)"),
         ({"search": {"a": 1}}, TypeError, r"write Value\(\{'a': 1\}\)"),
@@ -363,10 +363,10 @@ def test_a_slip_in_the_name_of_an_alternative_shows_where_the_node_is_built() ->
     ],
     ids=repr,
 )
-def test_what_is_no_alternative_is_refused(given: Any, kind: type[Exception], text: str) -> None:
+def test_what_is_no_alternative_is_refused(alternative: Any, kind: type[Exception], text: str) -> None:
     """The error comes at construction and says what to pass."""
     with pytest.raises(kind, match=text):
-        Fallback(given)
+        Fallback(alternative)
 
 
 class Starts(AsyncCallbackHandler):
@@ -383,14 +383,14 @@ class Starts(AsyncCallbackHandler):
 async def test_a_tool_that_the_node_does_not_know_runs_under_its_own_callbacks_and_tags() -> None:
     recorder, starts = Recorder(), Starts()
 
-    def tagged(name: str) -> StructuredTool:
+    def make_tool(name: str) -> StructuredTool:
         tool = recorder.tool(name)
         tool.tags = [name]
         return tool
 
     async def many(request: Any, call_next: Any) -> Any:
         for number in range(100):
-            tool = tagged(f"tool_{number}")
+            tool = make_tool(f"tool_{number}")
             output = await call_next(request.override(tool=tool, tool_call={**request.tool_call, "name": tool.name}))
         return output
 

@@ -29,20 +29,20 @@ class Hooks:
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: dict[str, object] = {}
+        self.received: dict[str, object] = {}
 
     async def awrap_tool_call(self, request: Any, call_next: Any) -> Any:
-        self.seen["wrapper"] = request.tool_call["name"]
+        self.received["wrapper"] = request.tool_call["name"]
         return await call_next(request)
 
     async def aerror_message(self, message: ToolMessage, request: Any) -> ToolMessage:
         return message.model_copy(update={"content": f"{request.tool_call['name']} failed"})
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
-        self.seen["tools"] = [*tools]
+        self.received["tools"] = [*tools]
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
-        self.seen["policies"] = {name: policy.idempotent for name, policy in policies.items()}
+        self.received["policies"] = {name: policy.idempotent for name, policy in policies.items()}
 
     def offers(self, tool: BaseTool) -> bool:
         return tool.name == "work"
@@ -89,8 +89,8 @@ async def test_every_hook_is_called(kind: type[Any]) -> None:
         messages = (await node.ainvoke(calls))["messages"]
 
     assert [message.content for message in messages] == ["secret", "broken failed", "extra"]
-    assert one.seen["tools"] == ["work", "broken", "extra"]
-    assert one.seen["policies"] == {"work": True, "broken": None, "extra": None}
+    assert one.received["tools"] == ["work", "broken", "extra"]
+    assert one.received["policies"] == {"work": True, "broken": None, "extra": None}
     assert [one.name for one in node.offered_tools()] == ["work", "broken"]
     begun = next(event for event in events if event.phase == "begun" and event.call)
     assert begun.call["args"] == {"query": "***"}
@@ -121,7 +121,7 @@ def test_the_defaults_of_the_base_class_change_nothing() -> None:
 
     node = ToolNode([Recorder().tool("work")], middleware=[Watching()])
 
-    assert [one.name for one in node.offered_tools()] == ["work"]
+    assert [offered_tool.name for offered_tool in node.offered_tools()] == ["work"]
     assert called == []
 
 
@@ -151,12 +151,12 @@ def test_a_middleware_that_does_nothing_is_refused() -> None:
         async def awrap_toolcall(self, request: Any, call_next: Any) -> Any:
             raise PermissionError
 
-    for one, said in (
+    for middleware, message in (
         (Empty(), "Empty overrides no method of Middleware; override awrap_tool_call"),
         (Slipped(), "'awrap_toolcall', did you mean 'awrap_tool"),
     ):
-        with pytest.raises(TypeError, match=said):
-            ToolNode([Recorder().tool("work")], middleware=[one])
+        with pytest.raises(TypeError, match=message):
+            ToolNode([Recorder().tool("work")], middleware=[middleware])
 
 
 @pytest.mark.real_clock

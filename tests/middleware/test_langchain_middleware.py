@@ -81,14 +81,14 @@ async def test_each_attempt_of_its_retry_takes_its_own_place_and_timeout(recorde
 async def test_a_function_under_its_decorator_is_a_middleware(kind: str) -> None:
     """`@wrap_tool_call` makes an object with only one of the two methods."""
 
-    def shouted(message: Any) -> Any:
+    def shout_message(message: Any) -> Any:
         return message.model_copy(update={"content": message.content.upper()})
 
     async def shout(request: Any, handler: Any) -> Any:
-        return shouted(await handler(request))
+        return shout_message(await handler(request))
 
     def shout_sync(request: Any, handler: Any) -> Any:
-        return shouted(handler(request))
+        return shout_message(handler(request))
 
     node = ToolNode([Recorder().tool("work")], middleware=[wrap_tool_call(shout if kind == "async" else shout_sync)])
     assert contents(await run(node, tool_call("work", "1"))) == ["WORK"]
@@ -177,9 +177,9 @@ async def test_it_redacts_the_messages_of_commands(messages: list[Any]) -> None:
 
     node = ToolNode([make(change)], middleware=[redacting()])
     (command,) = await node.ainvoke({"messages": [calls(tool_call("change", "1"))]})
-    *others, mine = command.update["messages"]
-    assert (mine.content, command.update["note"]) == ("[REDACTED_EMAIL]", MAIL)
-    assert [message.content for message in others] == [MAIL] * (len(messages) - 1)
+    *other_messages, own_message = command.update["messages"]
+    assert (own_message.content, command.update["note"]) == ("[REDACTED_EMAIL]", MAIL)
+    assert [message.content for message in other_messages] == [MAIL] * (len(messages) - 1)
 
 
 @pytest.mark.backends("asyncio")
@@ -216,7 +216,7 @@ REJECTED = "User rejected the tool call for `book` with reason: too dear"
 RESPOND = {"type": "respond", "message": "I did it"}
 
 
-def edited(**args: Any) -> dict[str, Any]:
+def edit_with(**args: Any) -> dict[str, Any]:
     return {"type": "edit", "edited_action": {"name": "book", "args": args}}
 
 
@@ -237,8 +237,8 @@ async def test_its_four_decisions_do_what_they_say(recorder: Recorder) -> None:
 
     waiting = await questions(node, *batch)
     before = recorder.order
-    by_call = {one.value["tool_call_id"]: one.id for one in waiting.interrupts}
-    decisions = [APPROVE, edited(query="another trip"), REJECT, RESPOND]
+    by_call = {question.value["tool_call_id"]: question.id for question in waiting.interrupts}
+    decisions = [APPROVE, edit_with(query="another trip"), REJECT, RESPOND]
     answers = {by_call[str(n)]: decision for n, decision in enumerate(decisions)}
     messages = await run(node, *batch, ledger=waiting.ledger, resume=answers)
 
@@ -327,9 +327,9 @@ class Both(AgentMiddleware):
 
 async def test_hooks_that_will_not_run_are_warned_of_by_name() -> None:
     hooks = "Both has hooks that will not run: before_model, after_agent. "
-    with pytest.warns(IgnoredHooksWarning, match=hooks) as told:
+    with pytest.warns(IgnoredHooksWarning, match=hooks) as caught:
         node = ToolNode([Recorder().tool("work")], middleware=[Both()])
-    assert Path(told[0].filename) == Path(__file__)
+    assert Path(caught[0].filename) == Path(__file__)
     assert contents(await run(node, tool_call("work", "1"))) == ["work"]
 
 

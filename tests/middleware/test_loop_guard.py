@@ -122,13 +122,13 @@ async def test_a_failing_call_that_is_repeated_is_told_too() -> None:
 async def test_a_message_of_a_person_ends_the_count() -> None:
     runs = Runs("nothing")
     node = ToolNode([runs.look], middleware=[LoopGuard(**EARLY)])
-    said: list[Any] = []
+    history: list[Any] = []
     for number in range(6):
         call = tool_call("look", str(number))
-        said += [HumanMessage("go on"), AIMessage("", tool_calls=[call])]
-        said += (await node.ainvoke({"messages": said}))["messages"]
+        history += [HumanMessage("go on"), AIMessage("", tool_calls=[call])]
+        history += (await node.ainvoke({"messages": history}))["messages"]
 
-    assert marks([message for message in said if isinstance(message, ToolMessage)]) == "p" * 6
+    assert marks([message for message in history if isinstance(message, ToolMessage)]) == "p" * 6
 
 
 async def test_calls_beside_each_other_are_one_reply() -> None:
@@ -139,8 +139,8 @@ async def test_calls_beside_each_other_are_one_reply() -> None:
         """Wait."""
         return await slow.look()
 
-    both = [calls("look", "wait")] * 9
-    assert marks(await run_agent(ToolNode([fast.look, wait], middleware=[LoopGuard(**EARLY)]), both)) == "p" * 18
+    replies = [calls("look", "wait")] * 9
+    assert marks(await run_agent(ToolNode([fast.look, wait], middleware=[LoopGuard(**EARLY)]), replies)) == "p" * 18
 
 
 async def test_a_result_that_was_cut_repeats_although_its_text_has_a_new_id_each_time() -> None:

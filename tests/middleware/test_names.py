@@ -85,8 +85,8 @@ INJECTED = [Redact(reveal={"delete": ["state"]}), Sanitize(tools={"delete": {"st
 @pytest.mark.parametrize(
     ("middleware", "says"),
     [
-        *((one, r"'pth', only \['path'.*\]; did you mean 'path'\?") for one in MISSPELT),
-        *((one, r"'state', only \['path'\]") for one in INJECTED),
+        *((instance, r"'pth', only \['path'.*\]; did you mean 'path'\?") for instance in MISSPELT),
+        *((instance, r"'state', only \['path'\]") for instance in INJECTED),
     ],
 )
 def test_an_argument_that_the_model_does_not_write_is_an_error_where_the_node_is_built(
@@ -110,12 +110,12 @@ def test_an_argument_may_be_named_as_the_model_writes_it() -> None:
     )
 
 
-@pytest.mark.parametrize("more", [{}, {"additionalProperties": True}])
-def test_the_arguments_of_a_tool_with_a_json_schema_are_known(more: dict[str, Any]) -> None:
-    schema = {"type": "object", "properties": {"path": {"type": "string"}}, **more}
+@pytest.mark.parametrize("schema_options", [{}, {"additionalProperties": True}])
+def test_the_arguments_of_a_tool_with_a_json_schema_are_known(schema_options: dict[str, Any]) -> None:
+    schema = {"type": "object", "properties": {"path": {"type": "string"}}, **schema_options}
     remote = StructuredTool(name="remote", description="Remote.", func=lambda path: path, args_schema=schema)
     middleware = Redact(reveal={"remote": ["pth"]})
-    if more:
+    if schema_options:
         ToolNode([remote], middleware=[middleware])
     else:
         with pytest.raises(ValueError, match="did you mean 'path'"):
@@ -136,9 +136,9 @@ def test_a_cache_cannot_forget_what_it_does_not_keep() -> None:
 
 
 @given(st.text(), st.lists(st.text(), max_size=5))
-def test_whatever_the_names_are_there_is_one_sentence(name: str, known: list[str]) -> None:
+def test_whatever_the_names_are_there_is_one_sentence(name: str, tool_names: list[str]) -> None:
     """Names may contain line breaks, which must not forge a log line: the error is one sentence."""
-    assume(name not in known)
+    assume(name not in tool_names)
     with pytest.raises(ValueError) as caught:
-        Cache([*known, "search"]).invalidate(name)
+        Cache([*tool_names, "search"]).invalidate(name)
     assert len(str(caught.value).splitlines()) == 1

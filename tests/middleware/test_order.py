@@ -105,13 +105,13 @@ def node_with(*names: str) -> ToolNode:
 
 async def test_middleware_goes_in_from_the_first_and_out_from_the_last(recorder: Recorder) -> None:
     """The order of calls matches the table in the docs row by row."""
-    seen: list[tuple[str, str]] = []
+    steps: list[tuple[str, str]] = []
 
     def middleware(name: str) -> Any:
         async def around(request: Any, call_next: Any) -> Any:
-            seen.append(("in", name))
+            steps.append(("in", name))
             output = await call_next(request)
-            seen.append(("out", name))
+            steps.append(("out", name))
             return output
 
         return around
@@ -124,7 +124,7 @@ async def test_middleware_goes_in_from_the_first_and_out_from_the_last(recorder:
     await node.ainvoke([tool_call("work", "1")])
 
     order = ["middleware[0]", "middleware[1]", "wrap"]
-    assert seen == [*(("in", name) for name in order), *(("out", name) for name in reversed(order))]
+    assert steps == [*(("in", name) for name in order), *(("out", name) for name in reversed(order))]
 
 
 def test_the_recommended_order_passes_without_a_warning() -> None:
@@ -172,7 +172,7 @@ class Cautious(RequireApproval):
 
 
 @pytest.mark.parametrize(
-    ("outer", "inner", "said"),
+    ("outer", "inner", "message"),
     [
         (CircuitBreaker(), OwnCache(), "CircuitBreaker is outside of OwnCache: answers from the cache count as proof"),
         (OwnCache(), Cautious(), "OwnCache is outside of Cautious: a cached result .*Put Cautious before OwnCache"),
@@ -181,9 +181,9 @@ class Cautious(RequireApproval):
     ],
     ids=["order of ours, inside", "order of ours, outside", "order of its own", "subclass"],
 )
-def test_middleware_of_users_declares_its_order(outer: Middleware, inner: Middleware, said: str) -> None:
+def test_middleware_of_users_declares_its_order(outer: Middleware, inner: Middleware, message: str) -> None:
     """Kinds and reasons are attributes of the middleware, so that those of users take part."""
-    with pytest.warns(MiddlewareOrderWarning, match=said):
+    with pytest.warns(MiddlewareOrderWarning, match=message):
         ToolNode([], middleware=[outer, inner])
 
 
@@ -230,14 +230,14 @@ async def test_a_fallback_tool_is_called_through_inner_middleware_and_a_function
     async def answer(request: Any, _: Exception) -> str:
         return "".join(request.tool_call["args"]["items"])
 
-    found: list[str] = []
+    contents: list[str] = []
     for alternative in ("backup", answer):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", MiddlewareOrderWarning)
             node = ToolNode([fail, backup], middleware=[Fallback({"fail": alternative}), Sanitize()])
-        found.append((await node.ainvoke([tool_call("fail", "1", items=["a\u202e"])]))["messages"][0].content)
+        contents.append((await node.ainvoke([tool_call("fail", "1", items=["a\u202e"])]))["messages"][0].content)
 
-    assert found == ["a", "a\u202e"]
+    assert contents == ["a", "a\u202e"]
 
 
 def test_a_fixed_value_needs_no_order() -> None:

@@ -56,8 +56,8 @@ async def result_of(node: ToolNode, config: Any = None, call: Any = None) -> Too
 
 def call_in(text: str) -> dict[str, Any]:
     """Return the call that a text tells the model to make."""
-    found = _CALL.findall(text)[-1]
-    return tool_call(found[0], "r", output_id=found[1], start=int(found[2]), length=int(found[3]))
+    groups = _CALL.findall(text)[-1]
+    return tool_call(groups[0], "r", output_id=groups[1], start=int(groups[2]), length=int(groups[3]))
 
 
 def id_of(message: ToolMessage) -> str:
@@ -65,7 +65,7 @@ def id_of(message: ToolMessage) -> str:
     return str(message.additional_kwargs["callboard"]["output_id"])
 
 
-async def shown(content: Any, budget: OutputBudget) -> str:
+async def text_within(content: Any, budget: OutputBudget) -> str:
     return str((await result_of(node_of(content, budget))).content)
 
 
@@ -75,17 +75,17 @@ async def read(node: ToolNode, call: Any, config: Any = None) -> ToolMessage:
 
 async def rest_of(node: ToolNode, message: ToolMessage, config: Any = None) -> str:
     """Read everything that was left out, from the first character, as the texts advise."""
-    whole, text = "", str(message.content)
+    full_text, text = "", str(message.content)
     while _CALL.search(text.rpartition("\n")[2] or text):
         answer = await read(node, call_in(text), config)
         assert answer.status == "success", answer.content
         part, _, text = str(answer.content).rpartition("\n")
-        whole += part
-    return whole
+        full_text += part
+    return full_text
 
 
 async def test_what_fits_stays_as_it_is() -> None:
-    assert await shown("x" * 100, OutputBudget(100)) == "x" * 100
+    assert await text_within("x" * 100, OutputBudget(100)) == "x" * 100
 
 
 async def test_what_does_not_fit_is_shown_in_part_with_the_way_to_the_rest() -> None:
@@ -124,18 +124,18 @@ async def test_the_reader_says_how_much_there_is_and_how_to_go_on() -> None:
 
 async def test_a_cut_is_made_at_the_end_of_a_line_if_there_is_one_near() -> None:
     lines = "".join(f"line {number:03}\n" for number in range(100))
-    head = await shown(lines, OutputBudget(50))
-    far = await shown("short\n" + "x" * 500, OutputBudget(50))
+    head = await text_within(lines, OutputBudget(50))
+    far = await text_within("short\n" + "x" * 500, OutputBudget(50))
     assert head.startswith("".join(f"line {number:03}\n" for number in range(5)) + "[... 855 of 900")
     assert far.startswith("short\n" + "x" * 44 + "\n[...")
 
 
-@pytest.mark.parametrize("whole", ["e\u0301", "\u2764\ufe0f", "\ud83d\ude00"], ids=ascii)
-async def test_a_cut_goes_through_no_character(whole: str) -> None:
+@pytest.mark.parametrize("character", ["e\u0301", "\u2764\ufe0f", "\ud83d\ude00"], ids=ascii)
+async def test_a_cut_goes_through_no_character(character: str) -> None:
     """The cut keeps a letter with its accent together, and the halves of a surrogate pair."""
-    for at in range(1, len(whole)):
-        content = await shown("x" * (10 - at) + whole + "y" * 50, OutputBudget(10))
-        assert content.split("\n")[0] == "x" * (10 - at)
+    for offset in range(1, len(character)):
+        content = await text_within("x" * (10 - offset) + character + "y" * 50, OutputBudget(10))
+        assert content.split("\n")[0] == "x" * (10 - offset)
 
 
 TEXTS = (
@@ -154,11 +154,11 @@ async def test_what_is_shown_and_what_is_read_are_the_whole(text: str, budget: i
     content = str(message.content)
     line = list(_LINE.finditer(content))[-1]
     start = call_in(line[0])["args"]["start"]
-    shown = len(content) - len(line[0])
+    shown_length = len(content) - len(line[0])
 
     assert content[:start] == text[:start]
-    assert shown <= budget + 2
-    assert int(line[1].replace(",", "")) + shown >= len(text)
+    assert shown_length <= budget + 2
+    assert int(line[1].replace(",", "")) + shown_length >= len(text)
     assert text[:start] + await rest_of(node, ToolMessage(line[0], tool_call_id="1")) == text
 
 
@@ -174,8 +174,8 @@ async def test_texts_of_blocks_share_the_budget_and_other_blocks_stay() -> None:
 
     assert (first, second) == (cached, image)
     assert str(third["text"]).startswith("b" * 4 + "\n[... 27 of 47 characters left out.")
-    rest = await rest_of(node, ToolMessage(third["text"], tool_call_id="1"))
-    assert rest == "b" * 11 + "\n" + "c" * 15
+    remaining_text = await rest_of(node, ToolMessage(third["text"], tool_call_id="1"))
+    assert remaining_text == "b" * 11 + "\n" + "c" * 15
 
 
 async def test_the_artifact_and_the_tools_own_message_stay_as_they_are() -> None:
@@ -202,8 +202,8 @@ async def test_messages_in_commands_and_lists_have_the_budget_too(shape: str) ->
         return [message] if shape == "list" else Command(update=[message, HumanMessage("y" * 100)])
 
     node = ToolNode([work], middleware=[OutputBudget(10)])
-    asked = [calls(tool_call("work", "1"))]
-    result = await node.ainvoke(asked if shape == "list of messages" else {"messages": asked})
+    inputs = [calls(tool_call("work", "1"))]
+    result = await node.ainvoke(inputs if shape == "list of messages" else {"messages": inputs})
 
     if shape == "list":
         messages = result["messages"]
@@ -224,9 +224,9 @@ async def test_a_budget_may_be_for_some_tools_only() -> None:
         return "x" * 100
 
     middleware = [OutputBudget(10, tools={"long"}, reader="read_long"), OutputBudget(50, exclude={"long", "free"})]
-    named = ("long", "free", "work")
-    node = ToolNode([make(body, name) for name in named], middleware=middleware)
-    messages = (await node.ainvoke([tool_call(name, name) for name in named]))["messages"]
+    names = ("long", "free", "work")
+    node = ToolNode([make(body, name) for name in names], middleware=middleware)
+    messages = (await node.ainvoke([tool_call(name, name) for name in names]))["messages"]
 
     assert [len(str(message.content).split("\n")[0]) for message in messages] == [10, 100, 50]
     assert await rest_of(node, messages[0]) == "x" * 90
@@ -249,10 +249,10 @@ async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for() -> Non
     """Promise 9: wrong arguments of the reader give a message for the model, and the run continues."""
     node = node_of("x" * 100, OutputBudget(10))
     output_id = id_of(await result_of(node))
-    for args, words in NONSENSE:
+    for args, complaint in NONSENSE:
         answer = await read(node, tool_call("read_output", "r", **({"output_id": output_id} | args)))
         assert answer.status == "error", args
-        assert words in str(answer.content), args
+        assert complaint in str(answer.content), args
 
 
 @pytest.mark.parametrize("kind", ["memory", "store"])
@@ -260,10 +260,10 @@ async def test_a_reader_that_is_asked_for_nonsense_says_what_to_ask_for() -> Non
 async def test_a_conversation_cannot_read_what_belongs_to_another(kind: str, threads: Any) -> None:
     store = InMemoryStore() if kind == "store" else None
     node = node_of("x" * 100, OutputBudget(10, store=store))
-    mine, other = ({"configurable": {} if name is None else {"thread_id": name}} for name in threads)
-    message = await result_of(node, mine)
-    assert await rest_of(node, message, mine) == "x" * 90
-    assert (await read(node, call_in(str(message.content)), other)).status == "error"
+    own_config, other_config = ({"configurable": {} if name is None else {"thread_id": name}} for name in threads)
+    message = await result_of(node, own_config)
+    assert await rest_of(node, message, own_config) == "x" * 90
+    assert (await read(node, call_in(str(message.content)), other_config)).status == "error"
 
 
 async def test_memory_is_bounded() -> None:
@@ -463,8 +463,8 @@ async def test_the_store_of_the_graph_is_used(kind: str) -> None:
         saver = InMemorySaver()
         config = {"configurable": {"thread_id": "t"}}
         first = await graph_of(store, saver).ainvoke({"messages": [calls(tool_call("work", "1"))]}, config)
-        asked = calls(call_in(first["messages"][-1].content) | {"id": "2"})
-        second = await graph_of(store, saver).ainvoke({"messages": [asked]}, config)
+        request = calls(call_in(first["messages"][-1].content) | {"id": "2"})
+        second = await graph_of(store, saver).ainvoke({"messages": [request]}, config)
         assert second["messages"][-1].content.startswith("x" * 10 + "\n[10 characters from 10 on, of 100.")
 
     if kind == "async sqlite":

@@ -10,8 +10,8 @@ from langgraph.store.memory import InMemoryStore
 
 from callboard import CallEvent, ToolNode, ToolRuntime, observe, tool_call
 from callboard.middleware import OutputBudget
-from tests.entrances._values import nested
-from tests.helpers import watched_loop
+from tests.entrances._values import nest
+from tests.helpers import watch_loop
 
 pytestmark = pytest.mark.real_clock  # long blocks are measured in a thread
 MOST = 0.02
@@ -74,7 +74,7 @@ async def test_a_block_that_does_not_fit_is_named_and_can_be_read(form: str, sto
     message = await result_of(node)
     first, second = message.content
     (media_id,) = ids_of(message)
-    whole = await result_of(node, tool_call("read_output", "r", output_id=media_id))
+    read_result = await result_of(node, tool_call("read_output", "r", output_id=media_id))
 
     assert first == {"type": "text", "text": "see"}
     assert second == {
@@ -82,8 +82,8 @@ async def test_a_block_that_does_not_fit_is_named_and_can_be_read(form: str, sto
         "text": f"[... A file of {mime_type} with about 0.0 MB was left out. "
         f'Read it with read_output(output_id="{media_id}")]',
     }
-    assert whole.content == [block]
-    assert (whole.tool_call_id, whole.status) == ("r", "success")
+    assert read_result.content == [block]
+    assert (read_result.tool_call_id, read_result.status) == ("r", "success")
 
 
 async def test_blocks_share_the_budget_in_their_order() -> None:
@@ -167,7 +167,7 @@ LARGE = {
     "16 MB beside the data": {"type": "image", "base64": "AAAA", "note": "x" * 16_000_000},
     "commas": {"type": "image_url", "image_url": {"url": "data:" + ";" * 16_000_000}},
     "many values": {"type": "json", "json": [["x"]] * 95_000},
-    "levels": {"type": "json", "json": nested(10_000)},
+    "levels": {"type": "json", "json": nest(10_000)},
 }
 
 
@@ -175,20 +175,20 @@ LARGE = {
 @pytest.mark.parametrize("kind", LARGE)
 async def test_a_large_block_holds_the_loop_only_for_a_moment(kind: str) -> None:
     """Whoever fills the result of a tool, such as a web server, chooses the size of its blocks."""
-    held: list[float] = []
+    hold_times: list[float] = []
 
-    async def measured(request: Any, call_next: Any) -> Any:
-        async with watched_loop() as hold:
+    async def measure(request: Any, call_next: Any) -> Any:
+        async with watch_loop() as hold:
             output = await call_next(request)
-        held.append(hold.longest)
+        hold_times.append(hold.longest)
         return output
 
     async def within(request: Any, call_next: Any) -> Any:
         return ToolMessage(content=[LARGE[kind]], tool_call_id=request.tool_call["id"])
 
-    node = ToolNode([returning([])], middleware=[measured, OutputBudget(memory=30_000_000), within])
+    node = ToolNode([returning([])], middleware=[measure, OutputBudget(memory=30_000_000), within])
     message = await result_of(node)
 
-    assert held[0] < MOST
+    assert hold_times[0] < MOST
     if kind != "levels":
         assert re.search(r"was left out\. Read it with", message.content[0]["text"])

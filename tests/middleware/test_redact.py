@@ -31,7 +31,7 @@ from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware import Cache, RequireApproval
 from callboard.testing import ScriptedModel, calls
 from tests import helpers
-from tests.helpers import examples, watched_loop
+from tests.helpers import examples, watch_loop
 from tests.middleware._dict_cache import DictCache
 
 WAIT = 1000
@@ -46,37 +46,37 @@ def thread(name: str) -> dict[str, Any]:
     return {"configurable": {"thread_id": name}}
 
 
-def shown(value: object) -> str:
+def text_of(value: object) -> str:
     """Return all text that a message or its content could reveal."""
     if isinstance(value, BaseModel):
         return repr(value.model_dump()) + repr(value)
     if isinstance(value, Mapping):
-        return "".join(map(shown, [*value.keys(), *value.values()]))
+        return "".join(map(text_of, [*value.keys(), *value.values()]))
     if isinstance(value, (list, tuple)):
-        return "".join(map(shown, value))
+        return "".join(map(text_of, value))
     if isinstance(value, BaseException):
-        return "".join(shown_errors(value))
+        return "".join(texts_of_errors(value))
     return repr(value)
 
 
-def shown_errors(error: BaseException) -> Iterator[str]:
+def texts_of_errors(error: BaseException) -> Iterator[str]:
     yield "".join(traceback.format_exception(error))
-    seen: set[int] = set()
+    visited_ids: set[int] = set()
     errors = [error]
     while errors:
-        one = errors.pop()
-        if id(one) in seen:
+        next_error = errors.pop()
+        if id(next_error) in visited_ids:
             continue
-        seen.add(id(one))
-        yield from (str(one), repr(one), repr(one.args), repr(vars(one)))
-        errors += [chained for chained in (one.__cause__, one.__context__) if chained is not None]
-        errors += one.exceptions if isinstance(one, BaseExceptionGroup) else []
-        errors += [value for value in vars(one).values() if isinstance(value, BaseException)]
+        visited_ids.add(id(next_error))
+        yield from (str(next_error), repr(next_error), repr(next_error.args), repr(vars(next_error)))
+        errors += [chained for chained in (next_error.__cause__, next_error.__context__) if chained is not None]
+        errors += next_error.exceptions if isinstance(next_error, BaseExceptionGroup) else []
+        errors += [value for value in vars(next_error).values() if isinstance(value, BaseException)]
 
 
 def assert_silent(*values: object) -> None:
     for value in values:
-        text = shown(value)
+        text = text_of(value)
         assert [canary for canary in CANARIES if canary in text] == []
 
 
@@ -114,9 +114,9 @@ def finding(artifact: Any) -> Any:
     return find
 
 
-def of_card(told: Any) -> str:
+def of_card(message: Any) -> str:
     """Return the token of the card in the result of `tell`."""
-    return str(told.content.split(",")[0].removeprefix("card "))
+    return str(message.content.split(",")[0].removeprefix("card "))
 
 
 @tool
@@ -197,7 +197,7 @@ async def test_an_artifact_is_searched_and_left_as_it_is(artifact: Any) -> None:
     (message,) = await run(node_of(finding({"it": artifact})), tool_call("find", "1"))
 
     assert_silent(message)
-    assert CARD.replace(" ", "") not in shown(message)
+    assert CARD.replace(" ", "") not in text_of(message)
     assert type(message.artifact["it"]) is (RedactedError if is_error else type(artifact))
     assert repr(artifact) == before
 
@@ -215,7 +215,7 @@ async def test_content_is_searched_in_every_form(content: Any) -> None:
     (message,) = await run(node_of(helpers.make(find)), tool_call("find", "1"))
 
     assert_silent(message)
-    assert len(TOKEN.findall(shown(message.content))) >= 2
+    assert len(TOKEN.findall(text_of(message.content))) >= 2
 
 
 @dataclass
@@ -247,8 +247,8 @@ async def test_messages_and_values_in_commands_are_searched() -> None:
         update = {"messages": [ToolMessage(SAID, tool_call_id="1"), ai], "customer": {"mail": EMAIL}}
         return [Command(update=update), Command(goto=[Send("next", {"mail": EMAIL})], graph=Command.PARENT)]
 
-    asked = {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
-    first, second = await node_of(helpers.make(hand_over)).ainvoke(asked)
+    inputs = {"messages": [AIMessage("", tool_calls=[tool_call("hand_over", "1")])]}
+    first, second = await node_of(helpers.make(hand_over)).ainvoke(inputs)
     assert_silent(first.update, second.goto[0].arg)
     assert first.update["messages"][0].tool_call_id == "1"
     assert first.update["messages"][1].tool_calls[0]["id"] == "call-1"
@@ -291,39 +291,41 @@ def test_invisible_characters_do_not_hide_a_secret(text: str, expected: str) -> 
 
 async def test_a_tool_gets_tokens_in_the_place_of_secrets() -> None:
     """A search engine, for example, needs no card number. Nested values and keys are redacted, too."""
-    seen: list[Any] = []
+    received_args: list[Any] = []
 
     async def search(query: Any, headers: Any) -> str:
-        seen.append((query, headers))
+        received_args.append((query, headers))
         return "nothing"
 
     call = tool_call("search", "1", query=[SAID], headers={"password": PASSWORD, EMAIL: 1})
     await run(node_of(helpers.make(search)), call)
 
-    assert_silent(seen)
+    assert_silent(received_args)
     assert call["args"]["query"] == [SAID]
 
 
-def payment(seen: list[Any]) -> Any:
+def payment(payments: list[Any]) -> Any:
     @tool
     async def pay(card: str, note: str = "") -> str:
         """Pay."""
-        seen.append((card, note))
+        payments.append((card, note))
         return f"charged {card}; the card ends in 1111"
 
     return pay
 
 
-@pytest.mark.parametrize(("reveal", "known"), [(["pay"], True), ({"pay": ["card"]}, False)], ids=["tool", "argument"])
-async def test_a_tool_that_is_to_know_gets_the_exact_value_back(reveal: Any, known: bool) -> None:
+@pytest.mark.parametrize(
+    ("reveal", "reveals_note"), [(["pay"], True), ({"pay": ["card"]}, False)], ids=["tool", "argument"]
+)
+async def test_a_tool_that_is_to_know_gets_the_exact_value_back(reveal: Any, reveals_note: bool) -> None:
     """A token is restored only where it is needed: a free text could be sent anywhere. The echo has a token again."""
-    seen: list[Any] = []
-    node = node_of(tell, payment(seen), redact=Redact(reveal=reveal))
-    (told,) = await run(node, tool_call("tell", "1"), thread_id="a")
-    token = of_card(told)
+    payments: list[Any] = []
+    node = node_of(tell, payment(payments), redact=Redact(reveal=reveal))
+    (tell_result,) = await run(node, tool_call("tell", "1"), thread_id="a")
+    token = of_card(tell_result)
     (paid,) = await run(node, tool_call("pay", "2", card=token, note=f"<{token}> {CARD}"), thread_id="a")
-    note = CARD if known else token
-    assert seen == [(CARD, f"<{note}> {note}")]
+    note = CARD if reveals_note else token
+    assert payments == [(CARD, f"<{note}> {note}")]
     assert paid.content == f"charged {token}; the card ends in 1111"
 
 
@@ -334,8 +336,8 @@ async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> No
         return f"{user} is in with {word} ({json.dumps({'w': word})}, {word.encode().hex()})"
 
     node = node_of(tell, helpers.make(login), redact=Redact(reveal={"login": ["word"]}))
-    (told,) = await run(node, tool_call("tell", "1"))
-    token = told.content.rpartition("=")[2]
+    (tell_result,) = await run(node, tool_call("tell", "1"))
+    token = tell_result.content.rpartition("=")[2]
     (done,) = await run(node, tool_call("login", "2", user="eve", word=token))
 
     assert_silent(done)
@@ -344,37 +346,37 @@ async def test_a_value_that_only_its_token_betrays_is_hidden_in_the_echo() -> No
 
 
 async def test_a_value_that_the_model_wrote_itself_is_hidden_in_the_echo() -> None:
-    seen: list[Any] = []
-    node = node_of(payment(seen), redact=Redact([Detector("pin", "(?!)", keys="^card$")], reveal=["pay"]))
+    payments: list[Any] = []
+    node = node_of(payment(payments), redact=Redact([Detector("pin", "(?!)", keys="^card$")], reveal=["pay"]))
     (done,) = await run(node, tool_call("pay", "1", card=PASSWORD))
 
-    assert seen == [(PASSWORD, "")]
+    assert payments == [(PASSWORD, "")]
     assert_silent(done)
 
 
 async def test_a_token_does_not_open_in_another_conversation() -> None:
     """Tokens are bound to a conversation, and the same value has other tokens elsewhere."""
-    seen: list[Any] = []
-    node = node_of(tell, payment(seen), redact=Redact(reveal=["pay"]))
+    payments: list[Any] = []
+    node = node_of(tell, payment(payments), redact=Redact(reveal=["pay"]))
 
-    (one,) = await run(node, tool_call("tell", "1"), thread_id="a")
-    (two,) = await run(node, tool_call("tell", "1"), thread_id="b")
-    token = of_card(one)
+    (first_result,) = await run(node, tool_call("tell", "1"), thread_id="a")
+    (second_result,) = await run(node, tool_call("tell", "1"), thread_id="b")
+    token = of_card(first_result)
     await run(node, tool_call("pay", "2", card=token), thread_id="b")
     await run(node, tool_call("pay", "2", card=token))
 
-    assert one.content != two.content
-    assert seen == [(token, ""), (token, "")]
+    assert first_result.content != second_result.content
+    assert payments == [(token, ""), (token, "")]
 
 
 async def test_a_forged_token_stays_text() -> None:
     """Tokens have 48 random bits. A text that only has the form of a token is not changed."""
-    seen: list[Any] = []
-    others = ("\uff1ccard:0123456789ab\uff1e", "<c\u0430rd:0123456789ab>", "<card:0123456789AB>", "<card:>")
-    forged = ["<card:000000000000>", *others]
-    node = node_of(payment(seen), redact=Redact(reveal=["pay"]))
+    payments: list[Any] = []
+    lookalikes = ("\uff1ccard:0123456789ab\uff1e", "<c\u0430rd:0123456789ab>", "<card:0123456789AB>", "<card:>")
+    forged = ["<card:000000000000>", *lookalikes]
+    node = node_of(payment(payments), redact=Redact(reveal=["pay"]))
     await run(node, *(tool_call("pay", f"{number}", card=card) for number, card in enumerate(forged)))
-    assert sorted(seen) == sorted((card, "") for card in forged)
+    assert sorted(payments) == sorted((card, "") for card in forged)
 
 
 async def test_a_forged_token_does_not_shield_a_secret() -> None:
@@ -386,15 +388,15 @@ async def test_a_forged_token_does_not_shield_a_secret() -> None:
 
 
 async def test_what_a_user_wrote_can_be_hidden_before_the_model_reads_it() -> None:
-    seen: list[Any] = []
+    payments: list[Any] = []
     redact = Redact(reveal=["pay"])
-    said = await redact.hide({"text": f"pay with {CARD}"}, thread_id="a")
-    node = node_of(payment(seen), redact=redact)
+    hidden_input = await redact.hide({"text": f"pay with {CARD}"}, thread_id="a")
+    node = node_of(payment(payments), redact=redact)
 
-    (message,) = await run(node, tool_call("pay", "1", card=only(said)), thread_id="a")
+    (message,) = await run(node, tool_call("pay", "1", card=only(hidden_input)), thread_id="a")
 
-    assert_silent(said, message)
-    assert seen == [(CARD, "")]
+    assert_silent(hidden_input, message)
+    assert payments == [(CARD, "")]
     assert CARD in await redact.restore(message.content, thread_id="a")
     assert await redact.restore(message.content, thread_id="b") == message.content
 
@@ -449,19 +451,19 @@ class Sealed(Exception):
     args = property(lambda _: (SAID,))  # type: ignore[assignment]
 
 
-def slotted() -> Exception:
+def error_with_slots() -> Exception:
     error = Slotted()
     error.mail = EMAIL
     return error
 
 
-def noted() -> Exception:
+def error_with_note() -> Exception:
     error = ValueError("no")
     error.add_note(f"for {EMAIL}")
     return error
 
 
-def chained() -> Exception:
+def error_chain() -> Exception:
     try:
         try:
             try:
@@ -474,14 +476,14 @@ def chained() -> Exception:
         return error
 
 
-def raised_by(fails: Callable[[], object]) -> Exception:
+def error_of(fails: Callable[[], object]) -> Exception:
     with pytest.raises(ValueError) as caught:
         fails()
     return caught.value
 
 
 def invalid() -> Exception:
-    return raised_by(lambda: Customer(mail="x", age=SAID))  # type: ignore[arg-type]
+    return error_of(lambda: Customer(mail="x", age=SAID))  # type: ignore[arg-type]
 
 
 def from_invalid() -> Exception:
@@ -491,7 +493,7 @@ def from_invalid() -> Exception:
 
 
 def undecodable() -> Exception:
-    return raised_by(lambda: f"{SAID} \xe9".encode("latin-1").decode("utf-8"))
+    return error_of(lambda: f"{SAID} \xe9".encode("latin-1").decode("utf-8"))
 
 
 def endless() -> Exception:
@@ -513,10 +515,10 @@ ERRORS: dict[str, tuple[Any, type[Exception]]] = {
     "mapping": (lambda: KeyError({"mail": [EMAIL], "password": PASSWORD}), KeyError),
     "file": (lambda: FileNotFoundError(2, "no such file", f"/home/{EMAIL}/x"), FileNotFoundError),
     "attribute": (lambda: Odd(EMAIL), Odd),
-    "slots": (slotted, Slotted),
-    "note": (noted, ValueError),
-    "chain": (chained, KeyError),
-    "json": (lambda: raised_by(lambda: json.loads(SAID)), json.JSONDecodeError),
+    "slots": (error_with_slots, Slotted),
+    "note": (error_with_note, ValueError),
+    "chain": (error_chain, KeyError),
+    "json": (lambda: error_of(lambda: json.loads(SAID)), json.JSONDecodeError),
     "inside": (lambda: RuntimeError("failed", ValueError(SAID)), RuntimeError),
     "group": (lambda: ExceptionGroup("two", [ValueError(SAID), ExceptionGroup("in", [Stubborn()])]), ExceptionGroup),
     "group's text": (lambda: ExceptionGroup(SAID, [ValueError("no")]), ExceptionGroup),
@@ -561,18 +563,18 @@ async def test_an_error_that_can_be_cleared_stays_the_same_object() -> None:
 
 @pytest.mark.parametrize("explicit", [True, False])
 async def test_an_error_without_secrets_is_left_as_it_is(explicit: bool) -> None:
-    error, other = ValueError("no"), KeyError("x")
+    error, other_error = ValueError("no"), KeyError("x")
     if explicit:
-        error.__cause__ = other
+        error.__cause__ = other_error
     else:
-        error.__context__ = other
+        error.__context__ = other_error
     args = error.args
 
     with pytest.raises(ValueError, match="no"):
         await run(node_of(failing(lambda: error)), tool_call("fail", "1"))
 
     assert error.args is args
-    assert (error.__cause__ if explicit else error.__context__) is other
+    assert (error.__cause__ if explicit else error.__context__) is other_error
     assert error.__suppress_context__ is explicit
 
 
@@ -595,12 +597,12 @@ async def test_an_argument_that_was_revealed_does_not_come_back_in_an_error() ->
         raise ValueError(f"{word} is wrong")
 
     node = node_of(tell, helpers.make(login), redact=Redact(reveal=["login"]), handle_tool_errors=True)
-    (told,) = await run(node, tool_call("tell", "1"))
-    token = told.content.rpartition("=")[2]
+    (tell_result,) = await run(node, tool_call("tell", "1"))
+    token = tell_result.content.rpartition("=")[2]
     events: list[CallEvent] = []
     with observe(events.append):
-        asked = tool_call("login", "2", word=token), tool_call("login", "3", word=token, number="x")
-        wrong, invalid = await run(node, *asked)
+        batch = tool_call("login", "2", word=token), tool_call("login", "3", word=token, number="x")
+        wrong, invalid = await run(node, *batch)
 
     assert_silent(wrong, invalid)
     assert "ValueError" in wrong.content
@@ -651,14 +653,14 @@ async def test_a_question_of_the_tool_shows_tokens() -> None:
 @pytest.mark.backends("asyncio")
 async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
     """Every result, question, answer and write that LangGraph stores of a conversation with a payment is checked."""
-    seen: list[Any] = []
+    payments: list[Any] = []
     redact = Redact(reveal=["pay"])
-    tools = ToolNode([tell, payment(seen)], middleware=[RequireApproval(["pay"]), redact], handle_tool_errors=True)
+    tools = ToolNode([tell, payment(payments)], middleware=[RequireApproval(["pay"]), redact], handle_tool_errors=True)
     saver = InMemorySaver()
     graph = StateGraph(MessagesState).add_node("tools", tools).add_edge(START, "tools").compile(checkpointer=saver)
 
-    told = await graph.ainvoke({"messages": [calls(tool_call("tell", "1"))]}, thread("a"))
-    token = told["messages"][-1].content.split(",")[0].removeprefix("card ")
+    first_state = await graph.ainvoke({"messages": [calls(tool_call("tell", "1"))]}, thread("a"))
+    token = first_state["messages"][-1].content.split(",")[0].removeprefix("card ")
     paused = await graph.ainvoke({"messages": [calls(tool_call("pay", "2", card=token))]}, thread("a"))
     done = await graph.ainvoke(Command(resume={"type": "accept"}), thread("a"))
 
@@ -666,7 +668,7 @@ async def test_a_checkpoint_of_a_graph_holds_no_secret() -> None:
     assert [canary for canary in CANARIES if canary in stored] == []
     assert token in stored
     assert_silent(repr(paused["__interrupt__"]), done)
-    assert seen == [(CARD, "")]
+    assert payments == [(CARD, "")]
 
 
 async def test_a_command_for_the_parent_has_tokens() -> None:
@@ -682,12 +684,12 @@ async def test_a_command_for_the_parent_has_tokens() -> None:
 
 async def test_observers_are_told_kinds_and_counts_only() -> None:
     """Notes leave the process, so they contain only kinds and counts."""
-    seen: list[Any] = []
+    payments: list[Any] = []
     events: list[CallEvent] = []
-    node = node_of(tell, payment(seen), redact=Redact(reveal={"pay": ["card"]}))
+    node = node_of(tell, payment(payments), redact=Redact(reveal={"pay": ["card"]}))
     with observe(events.append):
-        (told,) = await run(node, tool_call("tell", "1"))
-        token = of_card(told)
+        (tell_result,) = await run(node, tool_call("tell", "1"))
+        token = of_card(tell_result)
         await run(node, tool_call("pay", "2", card=token, note=EMAIL))
 
     notes = [(event.call_id, event.note, dict(event.facts)) for event in events if event.phase == "noted"]
@@ -703,22 +705,22 @@ async def test_observers_are_told_kinds_and_counts_only() -> None:
 @pytest.mark.real_clock
 async def test_a_store_keeps_values_for_another_process() -> None:
     """With the same store and key, another process restores tokens and makes equal ones."""
-    store, key, seen = InMemoryStore(), bytes(range(32)), []
+    store, key, payments = InMemoryStore(), bytes(range(32)), []
     before = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
     after = Redact(reveal=["pay"], vault=StoreVault(store), key=key)
-    other = Redact(reveal=["pay"], vault=StoreVault(store))
+    other_redact = Redact(reveal=["pay"], vault=StoreVault(store))
 
-    pay = payment(seen)
-    (told,) = await run(node_of(tell, pay, redact=before), tool_call("tell", "1"), thread_id="a.b")
-    token = of_card(told)
-    for redact in (after, other):
+    pay = payment(payments)
+    (tell_result,) = await run(node_of(tell, pay, redact=before), tool_call("tell", "1"), thread_id="a.b")
+    token = of_card(tell_result)
+    for redact in (after, other_redact):
         await run(node_of(pay, redact=redact), tool_call("pay", "2", card=token), thread_id="a.b")
     await run(node_of(pay, redact=after), tool_call("pay", "2", card=token), thread_id="a")
 
-    assert [card for card, _ in seen] == [CARD, CARD, token]
+    assert [card for card, _ in payments] == [CARD, CARD, token]
     assert (await run(node_of(tell, pay, redact=after), tool_call("tell", "1"), thread_id="a.b"))[
         0
-    ].content == told.content
+    ].content == tell_result.content
 
 
 async def test_a_vault_in_memory_forgets_what_was_not_used() -> None:
@@ -761,11 +763,11 @@ async def test_a_result_is_not_lost_with_the_vault(caplog: pytest.LogCaptureFixt
 
 async def test_a_tool_does_not_run_without_the_values_it_needs() -> None:
     """An unreadable vault is an error before the tool runs."""
-    seen: list[Any] = []
-    node = node_of(payment(seen), redact=Redact(reveal=["pay"], vault=BrokenVault()))
+    payments: list[Any] = []
+    node = node_of(payment(payments), redact=Redact(reveal=["pay"], vault=BrokenVault()))
     with pytest.raises(ConnectionError, match="cannot read"):
         await run(node, tool_call("pay", "1", card="<card:0123456789ab>"))
-    assert seen == []
+    assert payments == []
 
 
 async def test_a_detector_that_fails_lets_nothing_out() -> None:
@@ -792,7 +794,7 @@ async def test_a_detector_of_ones_own_knows_texts_and_keys() -> None:
         return "E-12 and E-123456", {"staff": "Mallory", "chief": 7}
 
     (message,) = await run(node_of(tell_of_staff, redact=redact), tool_call("tell_of_staff", "1"))
-    assert "Mallory" not in shown(message)
+    assert "Mallory" not in text_of(message)
     assert message.content.startswith("E-12 and <employee:")
     assert message.artifact["staff"].startswith("<employee:")
 
@@ -810,8 +812,8 @@ def test_the_name_of_a_key_marks_its_value_as_a_secret(name: str, secret: Any) -
     shared = {"plain": secret, name: secret}
     hidden = Redact().redact_value({"nested": [shared]})["nested"][0]
     assert hidden["plain"] == secret
-    rest = TOKEN.sub("", str(hidden[name]))
-    assert not any(char.isalnum() for char in rest)
+    remaining_text = TOKEN.sub("", str(hidden[name]))
+    assert not any(char.isalnum() for char in remaining_text)
 
 
 @pytest.mark.parametrize(
@@ -842,8 +844,8 @@ async def test_one_middleware_serves_several_loops() -> None:
 
     async with anyio.create_task_group() as group:
         for name in "abcd":
-            work = partial(anyio.run, talk, name, backend="trio" if name in "ac" else "asyncio")
-            group.start_soon(anyio.to_thread.run_sync, work)
+            run_talk = partial(anyio.run, talk, name, backend="trio" if name in "ac" else "asyncio")
+            group.start_soon(anyio.to_thread.run_sync, run_talk)
 
 
 PIECES = st.sampled_from(
@@ -898,10 +900,10 @@ def lookup(ran: list[str], ends: str = "result") -> Any:
         """Find a customer."""
         ran.append(name)
         await anyio.sleep(1)
-        said = CARD if name == "Ann" else name
+        text = CARD if name == "Ann" else name
         if ends == "result":
-            return said
-        raise LookupError(said)
+            return text
+        raise LookupError(text)
 
     return find
 
@@ -922,12 +924,12 @@ async def test_a_cached_result_with_tokens_stays_in_its_conversation(together: b
     node = ToolNode([lookup(ran), payment(charged)], middleware=middleware)
 
     async def talk(name: str) -> None:
-        found = [
+        tokens = [
             (await node.ainvoke([tool_call("find", "1", name="Ann")], thread(name)))["messages"][0].content
             for _ in "12"
         ]
-        assert found[0] == found[1]
-        await node.ainvoke([tool_call("pay", "1", card=found[0])], thread(name))
+        assert tokens[0] == tokens[1]
+        await node.ainvoke([tool_call("pay", "1", card=tokens[0])], thread(name))
 
     if together:
         await talk_together(talk)
@@ -970,9 +972,9 @@ async def test_an_outer_result_with_inner_tokens_stays_in_its_conversation(insid
         if inside != "model request":
             return str(helpers.contents(await inner.ainvoke([tool_call("find", "1", name="Ann")]))[0])
         request = ModelRequest(model=ScriptedModel([]), messages=[HumanMessage(CARD)])
-        return str((await redact._around_request(request, repeated)).content)
+        return str((await redact._around_request(request, repeat)).content)
 
-    async def repeated(request: ModelRequest) -> Any:
+    async def repeat(request: ModelRequest) -> Any:
         return request.messages[0]
 
     for _ in "12":  # in the second round, the inner cache has a result for each conversation from the beginning
@@ -1048,7 +1050,7 @@ async def test_a_megabyte_of_text_does_not_hold_the_loop(part: str) -> None:
     holds = []
     for _ in range(3):
         with anyio.fail_after(WAIT):
-            async with watched_loop() as hold:
+            async with watch_loop() as hold:
                 await redact.hide(part * (MB // len(part)))
         holds.append(hold.longest)
         if hold.longest < 0.03:

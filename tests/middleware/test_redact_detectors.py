@@ -58,8 +58,8 @@ PIECES = {
 def cases(*fields: str) -> list[Any]:
     """Return the cases of the corpus that have these fields and no others."""
     lines = (Path(__file__).parent / "corpus" / "detectors.jsonl").read_text().splitlines()
-    found = [case for case in map(json.loads, lines) if {*case} == {*fields}]
-    return [tuple(Template(case[field]).safe_substitute(PIECES) for field in fields) for case in found]
+    rows = [case for case in map(json.loads, lines) if {*case} == {*fields}]
+    return [tuple(Template(case[field]).safe_substitute(PIECES) for field in fields) for case in rows]
 
 
 FOUND = cases("kind", "text", "secret")
@@ -71,18 +71,18 @@ def test_the_corpus_is_large() -> None:
     assert {kind for kind, *_ in [*FOUND, *LEFT]} == {*ALL}
 
 
-def found_by(name: str, text: str) -> list[str]:
-    return [text[one.start : one.end] for one in find_secrets(text, detectors_of([name], ()))]
+def secrets_in(name: str, text: str) -> list[str]:
+    return [text[finding.start : finding.end] for finding in find_secrets(text, detectors_of([name], ()))]
 
 
 @pytest.mark.parametrize(("name", "text", "secret"), FOUND, ids=lambda value: str(value)[:30])
 def test_a_secret_is_found_exactly(name: str, text: str, secret: str) -> None:
     """The match has no extra characters, because the tool gets the restored value; also in the middle of long text."""
-    assert found_by(name, text) == [secret]
+    assert secrets_in(name, text) == [secret]
     before, after = "lorem ipsum. " * 2000, "dolor sit amet, " * 500
     # Texts are searched in pieces of these lengths.
     for piece in (4_096, 10_000, 18_000):
-        assert secret in found_by(name, f"{before[: piece - len(text) // 2 - 1]}\n{text}\n{after}")
+        assert secret in secrets_in(name, f"{before[: piece - len(text) // 2 - 1]}\n{text}\n{after}")
 
 
 @pytest.mark.parametrize(
@@ -91,13 +91,13 @@ def test_a_secret_is_found_exactly(name: str, text: str, secret: str) -> None:
 )
 def test_a_secret_of_any_length_is_found_as_a_whole(name: str, secret: str) -> None:
     """What is left of a secret is a secret, too."""
-    assert found_by(name, f"{'lorem ipsum. ' * 400} {secret} dolor") == [secret]
+    assert secrets_in(name, f"{'lorem ipsum. ' * 400} {secret} dolor") == [secret]
 
 
 @pytest.mark.parametrize(("name", "text"), LEFT, ids=lambda value: str(value)[:30])
 def test_what_is_no_secret_is_left(name: str, text: str) -> None:
     """Text that only resembles a secret is not redacted, so that results stay useful."""
-    assert found_by(name, text) == []
+    assert secrets_in(name, text) == []
 
 
 @pytest.mark.parametrize(
@@ -121,21 +121,21 @@ def test_a_megabyte_of_hostile_text_is_searched_in_time(unit: str) -> None:
 
 def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
     """No part of a secret is left over when several detectors match it."""
-    one, two, three = Detector("one", "abcd"), Detector("two", "cdefgh"), Detector("three", "gh")
-    assert find_secrets("xabcdefghx", [one, two, three]) == [Finding(1, 9, "two", 6)]
+    first, second, third = Detector("one", "abcd"), Detector("two", "cdefgh"), Detector("three", "gh")
+    assert find_secrets("xabcdefghx", [first, second, third]) == [Finding(1, 9, "two", 6)]
 
 
 @pytest.mark.parametrize("order", [("first", "second"), ("second", "first")])
 def test_of_two_equal_findings_the_earlier_detector_names_the_kind(order: tuple[str, str]) -> None:
     """With equal matches the first detector wins, so that the output is deterministic."""
-    (one,) = find_secrets("abc", [Detector(name, "abc") for name in order])
-    assert one.kind == order[0]
+    (finding,) = find_secrets("abc", [Detector(name, "abc") for name in order])
+    assert finding.kind == order[0]
 
 
 def test_a_detector_may_be_a_function_with_bad_manners() -> None:
     """Empty spans and spans outside the text are ignored."""
     careless = Detector("careless", lambda text: [(-5, 2), (3, 3), (5, 4), (4, len(text) + 9)])
-    assert [(one.start, one.end) for one in find_secrets("abcdef", [careless])] == [(0, 2), (4, 6)]
+    assert [(finding.start, finding.end) for finding in find_secrets("abcdef", [careless])] == [(0, 2), (4, 6)]
 
 
 SPECIAL = 'p"w\\d\n& ü'

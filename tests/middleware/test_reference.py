@@ -38,7 +38,7 @@ def parameters(name: str) -> list[inspect.Parameter]:
     return list(inspect.signature(public(name)).parameters.values())
 
 
-def written(name: str) -> ast.arguments:
+def arguments_on_page(name: str) -> ast.arguments:
     """Return the signature on the page, parsed as Python."""
     match = _SIGNATURE.search(SECTIONS[name])
     assert match is not None
@@ -50,7 +50,7 @@ def written(name: str) -> ast.arguments:
 
 def defaults(name: str) -> dict[str, str]:
     """Return the default of each argument on the page, with `...` for defaults that are too long for it."""
-    args = written(name)
+    args = arguments_on_page(name)
     positional = [*args.posonlyargs, *args.args]
     behind = [*[None] * (len(positional) - len(args.defaults)), *args.defaults]
     pairs = [*zip(positional, behind, strict=True), *zip(args.kwonlyargs, args.kw_defaults, strict=True)]
@@ -67,8 +67,8 @@ def in_words(default: object) -> str:
 
 def notes() -> Iterator[str]:
     """Return every note name that a middleware sends to observers."""
-    rooms = [ROOT / "src" / "callboard" / room for room in ("middleware", "guards")]
-    for path in sorted(path for room in rooms for path in room.rglob("*.py")):
+    folders = [ROOT / "src" / "callboard" / folder for folder in ("middleware", "guards")]
+    for path in sorted(path for folder in folders for path in folder.rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "note":
                 yield from (arg.value for arg in node.args if isinstance(arg, ast.Constant))
@@ -82,24 +82,28 @@ def test_every_public_name_has_a_section_and_no_other() -> None:
 @pytest.mark.parametrize("name", WITH_ARGUMENTS)
 def test_the_signature_is_the_codes(name: str) -> None:
     """The page has the names, order and kinds of the arguments."""
-    args = written(name)
-    shown = [
+    args = arguments_on_page(name)
+    documented = [
         *((arg.arg, inspect.Parameter.POSITIONAL_OR_KEYWORD) for arg in args.args),
         *((arg.arg, inspect.Parameter.VAR_POSITIONAL) for arg in [args.vararg] if arg is not None),
         *((arg.arg, inspect.Parameter.KEYWORD_ONLY) for arg in args.kwonlyargs),
         *((arg.arg, inspect.Parameter.VAR_KEYWORD) for arg in [args.kwarg] if arg is not None),
     ]
-    assert shown == [(parameter.name, parameter.kind) for parameter in parameters(name)]
+    assert documented == [(parameter.name, parameter.kind) for parameter in parameters(name)]
 
 
 @pytest.mark.parametrize("name", WITH_ARGUMENTS)
 def test_the_defaults_are_the_codes(name: str) -> None:
     """The page has the real defaults, apart from those that are too long for it."""
-    real = {one.name: one.default for one in parameters(name) if one.default is not inspect.Parameter.empty}
-    shown = defaults(name)
-    assert shown.keys() == real.keys()
-    assert {key: value for key, value in shown.items() if value != "..."} == {
-        key: in_words(value) for key, value in real.items() if shown[key] != "..."
+    real = {
+        parameter.name: parameter.default
+        for parameter in parameters(name)
+        if parameter.default is not inspect.Parameter.empty
+    }
+    documented = defaults(name)
+    assert documented.keys() == real.keys()
+    assert {key: value for key, value in documented.items() if value != "..."} == {
+        key: in_words(value) for key, value in real.items() if documented[key] != "..."
     }
 
 
@@ -128,9 +132,9 @@ def test_every_public_method_is_named(name: str) -> None:
 
 def test_every_note_is_on_the_page() -> None:
     """The page is the only place where observers can look up the notes."""
-    words = set(notes())
-    assert words
-    assert {word for word in words if f"`{word}`" not in PAGE} == set()
+    note_names = set(notes())
+    assert note_names
+    assert {word for word in note_names if f"`{word}`" not in PAGE} == set()
 
 
 def test_every_default_detector_is_on_the_page() -> None:

@@ -207,12 +207,12 @@ def exact(value: object) -> str:
 
 
 def contract(schema: Any, name: str = "odd") -> Contract:
-    found = contract_of(tool_of(name, schema))
-    assert found is not None
-    return found
+    tool_contract = contract_of(tool_of(name, schema))
+    assert tool_contract is not None
+    return tool_contract
 
 
-async def ran(tool: BaseTool, args: dict[str, Any], *middleware: object) -> ToolMessage:
+async def run_call(tool: BaseTool, args: dict[str, Any], *middleware: object) -> ToolMessage:
     with anyio.fail_after(WAIT):
         result = await ToolNode([tool], middleware=middleware).ainvoke([tool_call(tool.name, "1", **args)])
     (message,) = result["messages"]
@@ -223,15 +223,15 @@ async def ran(tool: BaseTool, args: dict[str, Any], *middleware: object) -> Tool
 CONTRACTS = {name: contract(schema, name) for name, schema in SCHEMAS.items()}
 
 
-def repaired(message: ToolMessage) -> Any:
+def repair_record(message: ToolMessage) -> Any:
     return message.additional_kwargs.get("callboard", {}).get("repaired")
 
 
 def test_the_corpus_is_large_and_says_everything_once() -> None:
     """The tests below would pass with an empty folder, and a duplicate case would add nothing."""
-    found = Counter(case.id for case in cases())
-    assert len(found) >= 80
-    assert set(found.values()) == {1}
+    counts = Counter(case.id for case in cases())
+    assert len(counts) >= 80
+    assert set(counts.values()) == {1}
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" in case.values[0]])
@@ -240,15 +240,15 @@ async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
     got: list[Any] = []
     spy, written = Spy(), deepcopy(case["args"])
 
-    message = await ran(tool_of(case["tool"], got=got), written, RepairArguments(tell_model=False), spy)
+    message = await run_call(tool_of(case["tool"], got=got), written, RepairArguments(tell_model=False), spy)
 
     (request,) = spy.requests
     assert exact(request.tool_call["args"]) == exact(case["expected"])
-    assert repaired(message)["kinds"] == case["kinds"]
+    assert repair_record(message)["kinds"] == case["kinds"]
     assert exact(written) == exact(case["args"])
     assert (message.content, message.status, len(got)) == ("done", "success", 1)
-    known = CONTRACTS[case["tool"]]
-    assert (known.faults(case["expected"]), repair(known, case["expected"])) == ((), None)
+    tool_contract = CONTRACTS[case["tool"]]
+    assert (tool_contract.faults(case["expected"]), repair(tool_contract, case["expected"])) == ((), None)
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" not in case.values[0]])
@@ -257,30 +257,30 @@ async def test_what_is_valid_or_may_mean_two_things_is_left_alone(case: dict[str
     got, plain_got, events, spy = list[Any](), list[Any](), list[CallEvent](), Spy()
     args = case["args"]
     with observe(events.append):
-        with_link = await ran(tool_of(case["tool"], got=got), args, RepairArguments(), spy)
-    without = await ran(tool_of(case["tool"], got=plain_got), args)
+        with_link = await run_call(tool_of(case["tool"], got=got), args, RepairArguments(), spy)
+    without = await run_call(tool_of(case["tool"], got=plain_got), args)
     assert exact(spy.args) == exact(case["args"])
     assert (with_link, got) == (without, plain_got)
     assert "noted" not in {event.phase for event in events}
 
 
 async def test_a_valid_call_is_passed_on_as_the_very_same_object() -> None:
-    spy, seen = Spy(), []
+    spy, requests = Spy(), []
 
     async def before(request: Any, call_next: Any) -> Any:
-        seen.append(request)
+        requests.append(request)
         return await call_next(request)
 
-    message = await ran(TOOLS["search"], {"query": "tea", "limit": "3"}, before, RepairArguments(), spy)
+    message = await run_call(TOOLS["search"], {"query": "tea", "limit": "3"}, before, RepairArguments(), spy)
 
-    assert spy.requests[0] is seen[0]
+    assert spy.requests[0] is requests[0]
     assert (message.content, message.additional_kwargs) == ("done", {})
 
 
 async def test_the_model_is_told() -> None:
     """Only the model knows whether the repair guessed right."""
     args = {"itemName": "tea", "max\n\x1f" + "_" * 90 + "count": 2, "gift wrap": True}
-    message = await ran(TOOLS["order"], args, RepairArguments())
+    message = await run_call(TOOLS["order"], args, RepairArguments())
     text = str(message.content)
     assert text.startswith("done\n\n[The arguments of this call were repaired: item_name was called 'itemName'; ")
     assert text.endswith("; gift_wrap was called 'gift wrap'.]")
@@ -292,16 +292,16 @@ async def test_the_model_is_told() -> None:
 async def test_the_model_is_told_a_little_of_a_lot() -> None:
     """The message lists at most eight repairs."""
     schema = {"type": "object", "properties": {f"number_{n}": {"type": "integer"} for n in range(100)}}
-    message = await ran(tool_of("many", schema), {f"number_{n}": "1" for n in range(100)}, RepairArguments())
+    message = await run_call(tool_of("many", schema), {f"number_{n}": "1" for n in range(100)}, RepairArguments())
     assert "number_7 was JSON in a string; and 92 more.]" in str(message.content)
-    assert len(repaired(message)["arguments"]) == 100
+    assert len(repair_record(message)["arguments"]) == 100
 
 
 async def test_what_the_user_gets_at_once_stays_as_it_is() -> None:
     """With `return_direct` the result goes to the user, so no note for the model is added."""
-    message = await ran(tool_of("search", return_direct=True), {"query": ["tea"]}, RepairArguments())
+    message = await run_call(tool_of("search", return_direct=True), {"query": ["tea"]}, RepairArguments())
     assert message.content == "done"
-    assert repaired(message) == {"arguments": ["query"], "kinds": ["item"]}
+    assert repair_record(message) == {"arguments": ["query"], "kinds": ["item"]}
 
 
 def returning(output: Any) -> BaseTool:
@@ -322,27 +322,30 @@ NOTE = "[The arguments of this call were repaired: query was a list of one.]"
         ([{"type": "text", "text": "found"}], [{"type": "text", "text": "found"}, {"type": "text", "text": NOTE}]),
     ],
 )
-@pytest.mark.parametrize("ours", [{"ended": "timeout"}, "mine"], ids=["ours", "of a wrong type"])
-async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any, ours: Any) -> None:
+@pytest.mark.parametrize("own_metadata", [{"ended": "timeout"}, "mine"], ids=["ours", "of a wrong type"])
+async def test_a_message_of_the_tool_is_copied_with_the_record(content: Any, expected: Any, own_metadata: Any) -> None:
     """Metadata under our key with a wrong type is replaced."""
-    given = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": ours})
-    before = given.model_copy(deep=True)
-    message = await ran(returning(given), {"query": ["tea"]}, RepairArguments())
-    record = {**(ours if isinstance(ours, dict) else {}), "repaired": {"arguments": ["query"], "kinds": ["item"]}}
+    tool_message = ToolMessage(content, tool_call_id="1", additional_kwargs={"mine": 1, "callboard": own_metadata})
+    before = tool_message.model_copy(deep=True)
+    message = await run_call(returning(tool_message), {"query": ["tea"]}, RepairArguments())
+    record = {
+        **(own_metadata if isinstance(own_metadata, dict) else {}),
+        "repaired": {"arguments": ["query"], "kinds": ["item"]},
+    }
     assert message.content == expected
     assert message.additional_kwargs == {"mine": 1, "callboard": record}
-    assert given == before
+    assert tool_message == before
 
 
 async def test_of_several_results_only_the_calls_own_message_has_the_record() -> None:
     """The update of a command belongs to the graph."""
     command: Command[Any] = Command(update={"note": "x"})
-    given = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
-    node = ToolNode([returning(given)], middleware=[RepairArguments()])
+    outputs = [command, ToolMessage("found", tool_call_id="1"), ToolMessage("found", tool_call_id="2")]
+    node = ToolNode([returning(outputs)], middleware=[RepairArguments()])
     result = await node.ainvoke({"messages": [AIMessage("", tool_calls=[tool_call("search", "1", query=["tea"])])]})
     assert result[0].update == {"note": "x"}
-    assert repaired(result[1]["messages"][0]) is not None
-    assert (result[2]["messages"][0].content, repaired(result[2]["messages"][0])) == ("found", None)
+    assert repair_record(result[1]["messages"][0]) is not None
+    assert (result[2]["messages"][0].content, repair_record(result[2]["messages"][0])) == ("found", None)
 
 
 async def test_observers_hear_of_places_and_kinds_only() -> None:
@@ -350,11 +353,11 @@ async def test_observers_hear_of_places_and_kinds_only() -> None:
     events: list[CallEvent] = []
     args = {"kwargs": {"stops": [{"Place": ["hunter2"], "nights": 2}]}}
     with observe(events.append):
-        message = await ran(TOOLS["plan"], args, RepairArguments())
+        message = await run_call(TOOLS["plan"], args, RepairArguments())
     (noted,) = [event for event in events if event.phase == "noted"]
     facts = {"arguments": ["*", "stops.*.place", "stops.*.place"], "kinds": ["wrapper", "name", "item"]}
     assert (noted.note, noted.facts, noted.tool) == ("repaired", facts, "plan")
-    assert repaired(message) == facts
+    assert repair_record(message) == facts
 
 
 async def secret(
@@ -371,7 +374,7 @@ async def secret(
 SECRET = StructuredTool.from_function(coroutine=secret, name="secret")
 
 
-async def ran_with_state(args: dict[str, Any], *middleware: object) -> tuple[Any, ToolMessage]:
+async def run_with_state(args: dict[str, Any], *middleware: object) -> tuple[Any, ToolMessage]:
     spy = Spy()
     state = {"messages": [AIMessage("", tool_calls=[tool_call("secret", "1", **args)])], "user": "ann"}
     with anyio.fail_after(WAIT):
@@ -394,10 +397,10 @@ FORGED = {"user": ["bob"], "state": '{"user": "bob"}', "tool_call_id": ["7"], "r
 )
 async def test_injected_arguments_are_neither_missed_nor_repaired(written: Any, expected: Any) -> None:
     """Promise 9: they are added after validation, and the node strips what the model wrote for them."""
-    args, message = await ran_with_state(written, RepairArguments(tell_model=False))
+    args, message = await run_with_state(written, RepairArguments(tell_model=False))
     assert args == expected
     assert message.content == "tea for ann ann 1 ToolRuntime"
-    assert {*(repaired(message) or {"arguments": ()})["arguments"]} <= {"query"}
+    assert {*(repair_record(message) or {"arguments": ()})["arguments"]} <= {"query"}
 
 
 @pytest.mark.parametrize(
@@ -412,8 +415,8 @@ async def test_injected_arguments_are_neither_missed_nor_repaired(written: Any, 
 )
 async def test_nothing_is_repaired_onto_an_injected_argument(args: dict[str, Any]) -> None:
     """Promise 9: a misspelt name is not corrected to that of an injected argument."""
-    passed_on, message = await ran_with_state(args, RepairArguments())
-    _, plain = await ran_with_state(args)
+    passed_on, message = await run_with_state(args, RepairArguments())
+    _, plain = await run_with_state(args)
     assert passed_on == args
     assert message == plain
     assert "bob" not in str(message.content) or "bob" in str(plain.content)
@@ -458,22 +461,22 @@ class Legacy(BaseModelV1):
 )
 async def test_a_tool_without_a_known_schema_gets_what_the_model_wrote(tool: BaseTool, args: dict[str, Any]) -> None:
     spy = Spy()
-    await ran(tool, args, RepairArguments(), spy)
+    await run_call(tool, args, RepairArguments(), spy)
     assert spy.args == args
 
 
 async def test_a_tool_is_asked_for_its_schema_anew_when_it_has_another() -> None:
     """Tools are mutable, and a middleware may bring another tool of the same name, so no schema is cached by name."""
     middleware = RepairArguments(tell_model=False)
-    one, other = tool_of("search", Echo), tool_of("search", Order)
+    first_tool, second_tool = tool_of("search", Echo), tool_of("search", Order)
 
-    await ran(Unvalidated(name="search"), {"number": 5}, middleware)
-    first = await ran(one, {"input": ["tea"]}, middleware)
-    second = await ran(other, {"itemName": "tea"}, middleware)
-    other.args_schema = Search
-    third = await ran(other, {"query": ["tea"]}, middleware)
+    await run_call(Unvalidated(name="search"), {"number": 5}, middleware)
+    first = await run_call(first_tool, {"input": ["tea"]}, middleware)
+    second = await run_call(second_tool, {"itemName": "tea"}, middleware)
+    second_tool.args_schema = Search
+    third = await run_call(second_tool, {"query": ["tea"]}, middleware)
 
-    names = [repaired(message)["arguments"] for message in (first, second, third)]
+    names = [repair_record(message)["arguments"] for message in (first, second, third)]
     assert names == [["input"], ["item_name"], ["query"]]
 
 
@@ -497,13 +500,13 @@ class Picky(BaseModel):
 async def test_a_validator_that_takes_things_out_takes_them_out_of_a_copy() -> None:
     """A validator that removes values works on a copy. Otherwise the tool's own validation would miss them."""
     got: list[Any] = []
-    message = await ran(tool_of("picky", Picky, got), {"wrapped": {"query": "tea"}}, RepairArguments())
+    message = await run_call(tool_of("picky", Picky, got), {"wrapped": {"query": "tea"}}, RepairArguments())
     assert (message.content, len(got)) == ("done", 1)
 
 
 async def test_a_validator_that_crashes_crashes_where_it_would_have() -> None:
     with pytest.raises(KeyError):
-        await ran(tool_of("picky", Picky), {"query": 13}, RepairArguments())
+        await run_call(tool_of("picky", Picky), {"query": 13}, RepairArguments())
 
 
 class Asking(BaseModel):
@@ -523,7 +526,7 @@ async def test_a_question_of_a_validator_is_asked_at_once() -> None:
     """Promise 4: an interrupt inside a validator is no statement about the arguments."""
     ASKED.clear()
     with pytest.raises(CallsInterrupted):
-        await ran(tool_of("asking", Asking), {"query": "tea"}, RepairArguments())
+        await run_call(tool_of("asking", Asking), {"query": "tea"}, RepairArguments())
     assert ASKED == ["tea"]
 
 
@@ -540,7 +543,7 @@ NO_SCHEMAS: list[dict[str, Any]] = [
 @pytest.mark.parametrize("args", [{"a": ["1"]}, {"input": {"a": "1"}}, {}], ids=str)
 async def test_a_schema_that_is_none_does_no_harm(schema: dict[str, Any], args: dict[str, Any]) -> None:
     got: list[Any] = []
-    await ran(tool_of("odd", schema, got), args, RepairArguments())
+    await run_call(tool_of("odd", schema, got), args, RepairArguments())
     assert got == [args] or got == [args.get("input")]
 
 
@@ -553,7 +556,7 @@ HOSTILE |= {"numbers": "[" + "1," * 100_000 + "1]", "commas": "[" + ",\n" * 30_0
 async def test_hostile_text_is_left_alone_and_costs_little(value: str) -> None:
     """The thread that reads a hostile text must not be busy for long."""
     spy = Spy()
-    await ran(TOOLS["search"], {"query": "tea", "pages": value}, RepairArguments(), spy)
+    await run_call(TOOLS["search"], {"query": "tea", "pages": value}, RepairArguments(), spy)
     assert spy.args["pages"] is value
 
 
@@ -563,8 +566,8 @@ async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | No
     tree: dict[str, Any] = {"name": "leaf"}
     for _ in range(levels):
         tree = {"name": "branch", "children": [tree]}
-    message = await ran(TOOLS["remote"], {"path": 5, "tree": tree}, RepairArguments())
-    assert (repaired(message) or {}).get("kinds") == kinds
+    message = await run_call(TOOLS["remote"], {"path": 5, "tree": tree}, RepairArguments())
+    assert (repair_record(message) or {}).get("kinds") == kinds
 
 
 @pytest.mark.parametrize(
@@ -618,13 +621,13 @@ ARGS = st.dictionaries(NAMES | st.text(max_size=4), VALUES | VALUES.map(json.dum
 @given(st.sampled_from(sorted(SCHEMAS)), ARGS)
 @examples(4)
 def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) -> None:
-    known, before = CONTRACTS[name], exact(args)
-    done = repair(known, args)
+    tool_contract, before = CONTRACTS[name], exact(args)
+    done = repair(tool_contract, args)
     assert exact(args) == before
     if done is not None:
-        assert known.faults(args) != ()
-        assert known.faults(done.args) == ()
-        assert repair(known, done.args) is None
+        assert tool_contract.faults(args) != ()
+        assert tool_contract.faults(done.args) == ()
+        assert repair(tool_contract, done.args) is None
         assert done.repairs
 
 
@@ -637,7 +640,7 @@ async def test_no_call_is_lost(args: dict[str, Any]) -> None:
         call = [{"name": name, "args": args, "id": name, "type": "tool_call"} for name in TOOLS]
         messages = (await node.ainvoke(call))["messages"]
     assert [message.tool_call_id for message in messages] == [*TOOLS]
-    assert all(repaired(message) is None or message.status == "success" for message in messages)
+    assert all(repair_record(message) is None or message.status == "success" for message in messages)
 
 
 ORDERS = st.fixed_dictionaries(
@@ -767,8 +770,8 @@ def test_a_repair_is_valid_by_all_that_a_json_schema_says(args: dict[str, Any], 
     assert (done and done.args) == expected
 
 
-def nested(depth: int) -> dict[str, Any]:
-    return {"left": nested(depth - 1)} if depth else {"value": "many"}
+def nest(depth: int) -> dict[str, Any]:
+    return {"left": nest(depth - 1)} if depth else {"value": "many"}
 
 
 def test_too_many_alternatives_are_given_up() -> None:
@@ -777,7 +780,7 @@ def test_too_many_alternatives_are_given_up() -> None:
     node = {"type": "object", "properties": inner, "required": ["left"]}
     leaf = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     schema = {"type": "object", "$defs": {"filter": {"anyOf": [node, node, leaf]}}, "properties": inner}
-    assert repair(contract(schema), {"left": nested(25)}) is None
+    assert repair(contract(schema), {"left": nest(25)}) is None
 
 
 @pytest.mark.parametrize("at_root", [False, True])

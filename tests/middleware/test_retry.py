@@ -132,7 +132,7 @@ async def test_the_place_is_free_during_the_pause(recorder: Recorder) -> None:
     assert recorder.peak == 1
 
 
-def noted(events: list[CallEvent]) -> list[tuple[float, str, dict[str, object]]]:
+def notes_in(events: list[CallEvent]) -> list[tuple[float, str, dict[str, object]]]:
     began = events[0].time
     return [(event.time - began, event.note, dict(event.facts)) for event in events if event.phase == "noted"]
 
@@ -148,7 +148,7 @@ async def test_observers_are_told_of_every_pause() -> None:
         await node.ainvoke([tool_call("work", "1", query="secret")])
 
     first, second = ({"attempt": n, "pause": pytest.approx(pauses[n - 1]), "error": "ValueError"} for n in (1, 2))
-    assert noted(events) == [(pytest.approx(1), "retry", first), (pytest.approx(2 + pauses[0]), "retry", second)]
+    assert notes_in(events) == [(pytest.approx(1), "retry", first), (pytest.approx(2 + pauses[0]), "retry", second)]
     assert recorder.times("started") == pytest.approx([0, 1 + pauses[0], 2 + sum(pauses)])
     assert [event.attempt for event in events if event.phase == "started"] == [1, 2, 3]
 
@@ -168,7 +168,7 @@ async def test_nobody_is_told_of_a_pause_that_is_not_made(retry: Retry, policy: 
     recorder, events = Recorder(), list[CallEvent]()
     with observe(events.append), pytest.raises(ValueError, match="no"):
         await node_of(recorder, retry, policy, raises=ValueError("no")).ainvoke([tool_call("work", "1")])
-    assert noted(events) == []
+    assert notes_in(events) == []
     assert recorder.times("started") == [0]
 
 
@@ -185,7 +185,7 @@ async def test_a_server_that_says_when_is_obeyed(recorder: Recorder) -> None:
 
 
 @pytest.mark.parametrize(
-    ("header", "least", "most"),
+    ("header", "least", "greatest"),
     [
         ("3", 3, 3),
         (email.utils.formatdate(0, usegmt=True), 0, 0),
@@ -198,13 +198,13 @@ async def test_a_server_that_says_when_is_obeyed(recorder: Recorder) -> None:
     ],
     ids=["seconds", "past", "negative", "word", "none", "date", "year with many digits", "zone with many digits"],
 )
-def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, most: float) -> None:
+def test_the_header_is_read_in_all_its_forms(header: str | None, least: float, greatest: float) -> None:
     """RFC 9110 allows seconds or a date. An invalid header must not replace the error of the call by its own."""
     if header == "in an hour":  # from now: a long run of tests begins the test much later than it makes this table
         header = email.utils.formatdate(time.time() + 3600, usegmt=True)
     error = ValueError("503")
     error.response = SimpleNamespace(headers={"Retry-After": header} if header else {})  # type: ignore[attr-defined]
-    assert least <= retry_after(error) <= most
+    assert least <= retry_after(error) <= greatest
 
 
 def test_the_header_is_found_in_a_plain_mapping_of_small_letters() -> None:
@@ -237,23 +237,23 @@ async def test_a_message_may_be_a_failure_too(recorder: Recorder) -> None:
     assert contents(result) == ["busy"]
     assert recorder.count("started") == 3
     first, second = ({"attempt": n, "pause": pause, "error": "error message"} for n, pause in ((1, 4), (2, 8)))
-    assert noted(events) == [(0, "retry", first), (4, "retry", second)]
+    assert notes_in(events) == [(0, "retry", first), (4, "retry", second)]
 
 
 async def test_an_interrupt_is_not_tried_again() -> None:
     """Promise 4: an interrupt is no error."""
-    asked: list[str] = []
+    questions: list[str] = []
 
     async def ask() -> str:
         """Ask."""
-        asked.append("asked")
+        questions.append("asked")
         return str(interrupt("sure?"))
 
     node = ToolNode([ask], middleware=[Retry(any_tool=True)])
     with pytest.raises(CallsInterrupted):
         await node.ainvoke([tool_call("ask", "1")])
 
-    assert asked == ["asked"]
+    assert questions == ["asked"]
 
 
 async def test_a_server_that_asks_for_thousands_of_years_is_not_waited_for(recorder: Recorder) -> None:

@@ -79,17 +79,19 @@ class Tidy(AgentMiddleware):
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
 @pytest.mark.parametrize(
-    ("one", "written", "meant"),
+    ("middleware", "written", "hook_name"),
     [
         (Guard(), "warp_tool_call", "wrap_tool_call"),
         (AgentGuard(), "awrap_toolcall", "awrap_tool_call"),
         (Watcher(), "befor_model", "before_model"),
     ],
 )
-def test_a_middleware_whose_only_hook_is_misspelt_is_refused(build: Any, one: Any, written: str, meant: str) -> None:
+def test_a_middleware_whose_only_hook_is_misspelt_is_refused(
+    build: Any, middleware: Any, written: str, hook_name: str
+) -> None:
     """The error shows the misspelt letter instead of only saying that there is no hook."""
-    with pytest.raises(TypeError, match=f"it has '{written}', did you mean '{meant}'"):
-        build(one)
+    with pytest.raises(TypeError, match=f"it has '{written}', did you mean '{hook_name}'"):
+        build(middleware)
 
 
 @pytest.mark.parametrize("build", BUILDS.values(), ids=BUILDS)
@@ -123,9 +125,9 @@ async def test_a_wrapper_that_returns_nothing_is_told(wrapper: Any, caplog: pyte
     """LangGraph passes `None` on and tests for it. Then the next node fails, and the model gets no result."""
     node = ToolNode([Recorder().tool("work")], **wrapper)
     agent = create_react_agent(ScriptedModel([calls(("work", {"item": "x"})), "done"]), node)
-    said = "wrap_tool_call returned None for call 'c1'; it has to return a ToolMess"
+    warning = "wrap_tool_call returned None for call 'c1'; it has to return a ToolMess"
     assert await node.ainvoke(STATE) == {"messages": [None]}
-    assert said in caplog.text
+    assert warning in caplog.text
     caplog.clear()
     await agent.ainvoke({"messages": [("user", "go")]})
     assert "wrap_tool_call returned None for call" in caplog.text
@@ -133,9 +135,9 @@ async def test_a_wrapper_that_returns_nothing_is_told(wrapper: Any, caplog: pyte
 
 async def test_what_a_wrapper_returns_else_goes_on_as_in_langgraph() -> None:
     """LangGraph accepts other values here, and users return messages for other calls."""
-    other = ToolMessage("other", tool_call_id="another")
-    result = await ToolNode([Recorder().tool("work")], wrap_tool_call=lambda *_: other).ainvoke(STATE)
-    assert result == {"messages": [other]}
+    other_message = ToolMessage("other", tool_call_id="another")
+    result = await ToolNode([Recorder().tool("work")], wrap_tool_call=lambda *_: other_message).ainvoke(STATE)
+    assert result == {"messages": [other_message]}
 
 
 def test_an_async_function_as_the_sync_wrapper_is_refused() -> None:

@@ -70,25 +70,25 @@ async def run(agent: Any, door: str = "ainvoke", input: Any = None, config: Runn
     return await anyio.to_thread.run_sync(agent.invoke, input or GO, config)
 
 
-def threaded(tools: list[Any], *middleware: AgentMiddleware, asks: Any) -> Any:
+def agent_with_thread(tools: list[Any], *middleware: AgentMiddleware, asks: Any) -> Any:
     """Return an agent that keeps its conversation, so that its questions can be answered."""
     return agent_of(tools, *middleware, asks=asks, checkpointer=InMemorySaver())
 
 
-async def answered(agent: Any, door: str, answer: Any) -> Any:
+async def resume_with(agent: Any, door: str, answer: Any) -> Any:
     return await run(agent, door, Command(resume=answer), THREAD)
 
 
-def tool_of(door: str, recorder: Recorder, name: str, **what: Any) -> BaseTool:
-    return recorder.tool(name, **what) if door == "ainvoke" else recorder.sync_tool(name, **what)
+def tool_of(door: str, recorder: Recorder, name: str, **options: Any) -> BaseTool:
+    return recorder.tool(name, **options) if door == "ainvoke" else recorder.sync_tool(name, **options)
 
 
 def answers(state: Any) -> list[ToolMessage]:
     return [message for message in state["messages"] if isinstance(message, ToolMessage)]
 
 
-def ended(state: Any) -> list[str | None]:
-    return [helpers.ended(message) for message in answers(state)]
+def endings(state: Any) -> list[str | None]:
+    return [helpers.ending_of(message) for message in answers(state)]
 
 
 @both_doors
@@ -97,7 +97,7 @@ async def test_a_slow_call_times_out_and_its_neighbours_finish(recorder: Recorde
     tools = [tool_of(door, recorder, "fast"), tool_of(door, recorder, "slow", seconds=0.45)]
     supervise = Supervise(timeout=30.0, policies={"slow": CallPolicy(timeout=0.4)})
     state = await run(agent_of(tools, supervise, asks=["fast", "slow", "fast"]), door)
-    assert ended(state) == [None, "timeout", None]
+    assert endings(state) == [None, "timeout", None]
     assert [message.status for message in answers(state)] == ["success", "error", "success"]
     assert answers(state)[1].content == "Error: Tool 'slow' did not finish within its timeout of 0.4 s."
     assert state["messages"][-1].content == "done"
@@ -119,7 +119,9 @@ async def test_a_tool_has_its_context_and_can_ask_what_is_left(door: str) -> Non
     tools = [make_sync(ask), make(ask_async)] if door == "ainvoke" else [make_sync(ask)]
     token = VARIABLE.set("outside")
     try:
-        state = await run(agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools]), door)
+        state = await run(
+            agent_of(tools, Supervise(timeout=30.0), asks=[asked_tool.name for asked_tool in tools]), door
+        )
     finally:
         VARIABLE.reset(token)
 
@@ -131,7 +133,7 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
     for handling in (True, (ValueError,)):
         supervise = Supervise(timeout=0.05, handle_tool_errors=handling)
         agent = agent_of([Recorder().tool("slow", hang=True)], supervise, asks=["slow"])
-        assert ended(await run(agent)) == ["timeout"]
+        assert endings(await run(agent)) == ["timeout"]
     boom = Recorder().tool("boom", raises=ValueError("no"))
     agent = agent_of([boom], Supervise(handle_tool_errors="!"), asks=["boom"])
     assert contents(await run(agent)) == ["!"]
@@ -143,11 +145,11 @@ async def test_errors_are_handled_as_in_a_tool_node() -> None:
 async def test_a_limit_holds_across_runs_threads_and_loops(recorder: Recorder) -> None:
     """Promise 7: one object is one limit, although one agent runs async here and the other sync in a thread."""
     supervise = Supervise(limit=Limit(concurrency=1))
-    here = agent_of([recorder.tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
-    there = agent_of([recorder.sync_tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
+    async_agent = agent_of([recorder.tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
+    sync_agent = agent_of([recorder.sync_tool("work", seconds=0.05)], supervise, asks=["work"] * 4)
     async with anyio.create_task_group() as group:
-        group.start_soon(run, here)
-        group.start_soon(run, there, "invoke")
+        group.start_soon(run, async_agent)
+        group.start_soon(run, sync_agent, "invoke")
     assert recorder.count("finished") == 8
     assert recorder.peak == 1
 
@@ -243,17 +245,17 @@ async def test_a_key_function_that_fails_on_its_own_account_is_raised(name: str)
 @pytest.mark.parametrize("source", ["config", "state", "context"])
 async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: str) -> None:
     """The user is known from the config, the state or the context, not from an argument."""
-    inside, met = threading.Barrier(2), []
+    inside, users = threading.Barrier(2), []
 
     def by_user(call: Any, context: CallContext) -> Any:
-        found = {"config": context.config["configurable"], "state": context.state, "context": context.context}
-        return found[source]["user"]
+        sources = {"config": context.config["configurable"], "state": context.state, "context": context.context}
+        return sources[source]["user"]
 
     @tool
     def work(user: Annotated[str, InjectedState("user")]) -> str:
         """Work."""
         inside.wait(WAIT)
-        met.append(user)
+        users.append(user)
         inside.wait(WAIT)
         return user
 
@@ -269,17 +271,17 @@ async def test_each_user_of_an_agent_has_places_of_their_own(door: str, source: 
     )
 
     async def run_for(user: str) -> None:
-        given, config = {**GO, "user": user}, {"configurable": {"user": user}}
+        inputs, config = {**GO, "user": user}, {"configurable": {"user": user}}
         if door == "ainvoke":
-            await agent.ainvoke(given, config, context={"user": user})
+            await agent.ainvoke(inputs, config, context={"user": user})
         else:
-            await anyio.to_thread.run_sync(partial(agent.invoke, given, config, context={"user": user}))
+            await anyio.to_thread.run_sync(partial(agent.invoke, inputs, config, context={"user": user}))
 
     async with anyio.create_task_group() as group:
         group.start_soon(run_for, "Ann")
         group.start_soon(run_for, "Bob")
 
-    assert [set(met[:2]), set(met[2:])] == [{"Ann", "Bob"}] * 2
+    assert [set(users[:2]), set(users[2:])] == [{"Ann", "Bob"}] * 2
 
 
 @sync_too
@@ -291,7 +293,7 @@ async def test_a_thread_that_outlives_its_timeout_is_counted_and_named(recorder:
     try:
         with pytest.warns(AbandonedThreadWarning, match=r"tool 'stuck' \(call 'call_1'\)"):
             state = await run(agent, door)
-        assert ended(state) == ["timeout"]
+        assert endings(state) == ["timeout"]
         assert supervise.statistics().abandoned_threads == 1
         # The thread's place is held as long as the thread lives.
         waiting = asyncio.create_task(run(agent_of([recorder.tool("next")], supervise, asks=["next"])))
@@ -341,7 +343,7 @@ async def test_a_sync_tool_of_an_async_agent_gets_what_it_asks_for() -> None:
         thread = config["configurable"]["thread_id"]
         return f"{query} {runtime.tool_call_id} {len(state['messages'])} {call_id} {thread}"
 
-    agent = threaded([curious], Supervise(), asks=[("curious", {"query": "tea"})])
+    agent = agent_with_thread([curious], Supervise(), asks=[("curious", {"query": "tea"})])
     assert contents(await run(agent, "ainvoke", None, THREAD)) == ["tea call_1 2 call_1 1"]
 
 
@@ -369,7 +371,7 @@ async def test_readers_of_the_agents_stream_hear_of_progress() -> None:
         return agent_of([make_sync(work)], Supervise(), asks=["work"])
 
     [chunk] = await anyio.to_thread.run_sync(lambda: list(agent().stream(GO, stream_mode="custom")))
-    assert [one async for one in agent().astream(GO, stream_mode="custom")] == [chunk]
+    assert [streamed async for streamed in agent().astream(GO, stream_mode="custom")] == [chunk]
     assert (chunk["tool"], chunk["message"], chunk["done"], chunk["total"]) == ("work", "half way", 1, 2)
 
 
@@ -389,17 +391,17 @@ async def test_interrupts_surface_together_and_finished_calls_stay_finished(reco
     log: list[str] = []
     supervise = Supervise(timeout=30.0, limit=Limit(concurrency=2))
     asks = [("ask", {"query": "a"}), "fine", ("ask", {"query": "b"})]
-    agent = threaded([asking(log), tool_of(door, recorder, "fine")], supervise, asks=asks)
+    agent = agent_with_thread([asking(log), tool_of(door, recorder, "fine")], supervise, asks=asks)
     paused = await run(agent, door, None, THREAD)
-    asked = {question.value: question.id for question in paused["__interrupt__"]}
-    paused = await answered(agent, door, {asked["sure, b?"]: "no"})
-    state = await answered(agent, door, {asked["sure, a?"]: "yes"})
+    question_ids = {question.value: question.id for question in paused["__interrupt__"]}
+    paused = await resume_with(agent, door, {question_ids["sure, b?"]: "no"})
+    state = await resume_with(agent, door, {question_ids["sure, a?"]: "yes"})
 
-    assert asked.keys() == {"sure, a?", "sure, b?"}
+    assert question_ids.keys() == {"sure, a?", "sure, b?"}
     assert [question.value for question in paused["__interrupt__"]] == ["sure, a?"]
     assert contents(state) == ["a: yes", "fine", "b: no"]
     assert recorder.count("started") == 1
-    assert sorted(one for one in log if one.startswith("did")) == ["did a", "did b"]
+    assert sorted(entry for entry in log if entry.startswith("did")) == ["did a", "did b"]
 
 
 @sync_too
@@ -415,10 +417,10 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
         return ToolMessage("swallowed", tool_call_id=request.tool_call["id"])
 
     log: list[str] = []
-    agent = threaded([asking(log)], Supervise(middleware=[swallow]), asks=[("ask", {"query": "a"})])
+    agent = agent_with_thread([asking(log)], Supervise(middleware=[swallow]), asks=[("ask", {"query": "a"})])
     paused = await run(agent, door, None, THREAD)
     asked_once = list(log)
-    state = await answered(agent, door, "yes")
+    state = await resume_with(agent, door, "yes")
 
     assert len(paused["__interrupt__"]) == 1
     assert asked_once == ["asks a"]
@@ -426,23 +428,23 @@ async def test_a_middleware_cannot_swallow_an_interrupt(door: str) -> None:
 
 
 @both_doors
-@pytest.mark.parametrize("place", ["inside", "outside", "around the turn"])
-async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recorder, door: str, place: str) -> None:
+@pytest.mark.parametrize("position", ["inside", "outside", "around the turn"])
+async def test_langchains_human_in_the_loop_works_on_either_side(recorder: Recorder, door: str, position: str) -> None:
     """LangChain's approval of single calls works before and after `Supervise`, and that of a turn before all tools."""
-    whole_turn = place == "around the turn"
+    whole_turn = position == "around the turn"
     human = HumanInTheLoopMiddleware({"work": True}, interrupt_mode="batched" if whole_turn else "per_call")
     supervise = Supervise(timeout=30.0)
     tools = [tool_of(door, recorder, "work"), tool_of(door, recorder, "free")]
-    both = [supervise, human] if place == "inside" else [human, supervise]
-    agent = threaded(tools, *both, asks=["work", "free", "work"])
+    middleware = [supervise, human] if position == "inside" else [human, supervise]
+    agent = agent_with_thread(tools, *middleware, asks=["work", "free", "work"])
     questions = (await run(agent, door, None, THREAD))["__interrupt__"]
     approve, reject = {"type": "approve"}, {"type": "reject", "message": "no"}
     if whole_turn:
         resume: Any = {"decisions": [approve, reject]}
     else:
-        asked = {one.value["tool_call_id"]: one.id for one in questions}
-        resume = {asked["call_1"]: approve, asked["call_3"]: reject}
-    state = await answered(agent, door, resume)
+        question_ids = {question.value["tool_call_id"]: question.id for question in questions}
+        resume = {question_ids["call_1"]: approve, question_ids["call_3"]: reject}
+    state = await resume_with(agent, door, resume)
 
     assert sorted(message.status for message in answers(state)) == ["error", "success", "success"]
     assert sorted(recorder.order) == ["free", "work"]
@@ -459,12 +461,12 @@ async def test_a_cancelled_agent_leaves_nothing_behind(recorder: Recorder) -> No
     """Promise 1: LangGraph cancels its tasks, and each task waits for the clean-up of its call."""
     supervise = Supervise(timeout=30.0)
     agent = agent_of([recorder.tool("work", hang=True, cleanup=0.05)], supervise, asks=["work"] * 3)
-    await cancelled(agent, recorder, started=3)
+    await cancel_run(agent, recorder, started=3)
     assert recorder.count("cleaned up") == 3
     assert recorder.running == supervise.statistics().running == 0
 
 
-async def cancelled(agent: Any, recorder: Recorder, started: int = 1) -> None:
+async def cancel_run(agent: Any, recorder: Recorder, started: int = 1) -> None:
     """Cancel a run whose calls have started, and wait for its end."""
     task = asyncio.create_task(agent.ainvoke(GO))
     await recorder.wait_for("started", started)
@@ -477,7 +479,7 @@ async def test_a_call_that_ignores_cancellation_is_ended_when_its_grace_is_over(
     """LangGraph alone would wait forever for a call that ignores its cancellation."""
     supervise = Supervise(grace=0.1)
     agent = agent_of([recorder.tool("stubborn", hang=True, ignores_cancel=1)], supervise, asks=["stubborn"])
-    await cancelled(agent, recorder)
+    await cancel_run(agent, recorder)
     assert recorder.running == 0
 
 
@@ -493,7 +495,7 @@ async def test_a_middleware_cannot_swallow_the_cancellation_of_the_agent(recorde
         return ToolMessage("gave up", tool_call_id=request.tool_call["id"])
 
     agent = agent_of([recorder.tool("work", hang=True)], Supervise(middleware=[stubborn]), asks=["work"])
-    await cancelled(agent, recorder)
+    await cancel_run(agent, recorder)
     assert recorder.count("started") == 1
 
 
@@ -504,7 +506,7 @@ async def test_an_error_is_raised_bare_and_ends_its_neighbours_first(recorder: R
     tools: list[Any] = [tool_of(door, recorder, "boom", raises=error, seconds=0.1)]
     if door == "ainvoke":
         tools.append(recorder.tool("slow", hang=True, cleanup=0.05))
-    agent = agent_of(tools, Supervise(timeout=30.0), asks=[one.name for one in tools])
+    agent = agent_of(tools, Supervise(timeout=30.0), asks=[asked_tool.name for asked_tool in tools])
 
     with pytest.raises(ValueError, match="no") as caught:
         await run(agent, door)
@@ -542,7 +544,7 @@ async def test_langchains_retry_shares_the_timeout_of_the_attempt_that_it_is_in(
     """Middleware after `Supervise` in the agent's list is part of one attempt."""
     tools, retry = [recorder.tool("broken", raises=ValueError("no"))], ToolRetryMiddleware(initial_delay=WAIT)
     agent = agent_of(tools, Supervise(timeout=0.4), retry, asks=["broken"])
-    assert ended(await run(agent)) == ["timeout"]
+    assert endings(await run(agent)) == ["timeout"]
     assert recorder.count("started") == 1
 
 
@@ -560,14 +562,14 @@ def brings(brought: BaseTool) -> AgentMiddleware:
 
 
 @both_doors
-@pytest.mark.parametrize("place", ["inside", "outside"])
-async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, place: str) -> None:
+@pytest.mark.parametrize("position", ["inside", "outside"])
+async def test_a_tool_that_other_middleware_brings_is_supervised(door: str, position: str) -> None:
     """The model calls a tool that only a middleware has, and the policy for its name applies."""
     bringing = brings(tool_of(door, Recorder(), "brought", seconds=0.45))
     supervise = Supervise(policies={"brought": CallPolicy(timeout=0.4)}, missing="ignore")
-    both = [bringing, supervise] if place == "outside" else [supervise, bringing]
-    state = await run(agent_of([Recorder().tool("other")], *both, asks=["brought"]), door)
-    assert ended(state) == ["timeout"]
+    middleware = [bringing, supervise] if position == "outside" else [supervise, bringing]
+    state = await run(agent_of([Recorder().tool("other")], *middleware, asks=["brought"]), door)
+    assert endings(state) == ["timeout"]
 
 
 async def test_agents_with_different_decorated_tools_share_an_object() -> None:
@@ -633,10 +635,10 @@ class Rejects(AgentMiddleware):
     """Middleware that answers the first call of a turn instead of its tool."""
 
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
-        asked = state["messages"][-1]
-        if not asked.tool_calls:
+        reply = state["messages"][-1]
+        if not reply.tool_calls:
             return None
-        return {"messages": [ToolMessage("rejected", tool_call_id=asked.tool_calls[0]["id"], status="error")]}
+        return {"messages": [ToolMessage("rejected", tool_call_id=reply.tool_calls[0]["id"], status="error")]}
 
 
 class JumpsToTools(AgentMiddleware):
@@ -666,8 +668,8 @@ async def test_a_rejected_call_cannot_be_run_by_a_jump(recorder: Recorder, door:
     assert contents(state) == (["rejected", "fine"] if with_us else ["rejected", "danger", "fine"])
     if with_us:
         assert answers(state)[0].status == "error"
-        seen = [(event.phase, event.note) for event in events if event.tool == "danger"]
-        assert seen == [("begun", ""), ("noted", "answered"), ("ended", "")]
+        phases = [(event.phase, event.note) for event in events if event.tool == "danger"]
+        assert phases == [("begun", ""), ("noted", "answered"), ("ended", "")]
 
 
 @sync_too

@@ -24,7 +24,7 @@ from callboard.exceptions import IdleMiddlewareWarning, MiddlewareOrderWarning
 from callboard.guards import RepairArguments
 from callboard.middleware import Middleware, RequireApproval, Supervise, ToolSearch
 from callboard.testing import Recorder, ScriptedModel, calls, kill_at
-from tests.helpers import contents, watched_loop
+from tests.helpers import contents, watch_loop
 from tests.rivals import plots
 
 pytestmark = pytest.mark.real_clock  # an agent's model runs in a thread on trio
@@ -121,9 +121,9 @@ THE_RUN = [
 ]
 
 
-async def run(agent: Any, given: Any = GO, config: Any = None) -> list[BaseMessage]:
+async def run(agent: Any, inputs: Any = GO, config: Any = None) -> list[BaseMessage]:
     with anyio.fail_after(WAIT):
-        return (await agent.ainvoke(given, config))["messages"]
+        return (await agent.ainvoke(inputs, config))["messages"]
 
 
 async def answers_of(build: Build, *replies: Any, tools: Sequence[Any], **options: Any) -> list[str]:
@@ -191,10 +191,12 @@ async def test_a_found_tool_is_called_under_its_own_name_with_the_id_of_the_call
         ("close_issue", "c2"),
         ("export_label", "c3"),
     ]
-    asked = [(call["name"], call["id"]) for message in messages for call in getattr(message, "tool_calls", ())]
+    requested_calls = [
+        (call["name"], call["id"]) for message in messages for call in getattr(message, "tool_calls", ())
+    ]
     answered = [(message.name, message.tool_call_id) for message in messages if isinstance(message, ToolMessage)]
-    assert asked == answered  # each call has its answer, as providers demand
-    assert "call_tool" not in [name for name, _ in asked]
+    assert requested_calls == answered  # each call has its answer, as providers demand
+    assert "call_tool" not in [name for name, _ in requested_calls]
 
 
 @each_agent
@@ -432,27 +434,27 @@ async def test_a_result_has_the_schema_that_the_model_would_have_been_offered() 
     ],
 )
 async def test_words_of_names_and_descriptions_find_the_tool(query: str, best: str) -> None:
-    def described(name: str, description: str) -> BaseTool:
+    def make_tool(name: str, description: str) -> BaseTool:
         return StructuredTool.from_function(func=lambda: "", name=name, description=description)
 
     tools = [
         *mcp_tools(100),
-        described("count_members", "Count the people of a team."),
-        described("translate", "把文本翻译成另一种语言"),
-        described("uebersetze", "Erstelle eine Übersetzung."),
-        described("repository_size", "Return a size."),
+        make_tool("count_members", "Count the people of a team."),
+        make_tool("translate", "把文本翻译成另一种语言"),
+        make_tool("uebersetze", "Erstelle eine Übersetzung."),
+        make_tool("repository_size", "Return a size."),
     ]
 
     assert (await search_in(query, tools)).artifact[0] == best
 
 
 async def test_a_rare_word_counts_more_than_one_of_all_tools() -> None:
-    def described(name: str, description: str) -> BaseTool:
+    def make_tool(name: str, description: str) -> BaseTool:
         return StructuredTool.from_function(func=lambda: "", name=name, description=description)
 
-    tools = [described(f"list_thing_{number}", "List things.") for number in range(50)]
+    tools = [make_tool(f"list_thing_{number}", "List things.") for number in range(50)]
 
-    message = await search_in("list invoices", [*tools, described("show_bills", "Show invoices.")])
+    message = await search_in("list invoices", [*tools, make_tool("show_bills", "Show invoices.")])
 
     assert message.artifact[:3] == ["show_bills", "list_thing_0", "list_thing_1"]  # equal ones in the node's order
 
@@ -502,7 +504,7 @@ async def test_a_hostile_query_holds_no_loop(query: str) -> None:
     node = ToolNode(mcp_tools(200), middleware=[ToolSearch()])
     await node.ainvoke([search("warm")])
 
-    async with watched_loop() as hold:
+    async with watch_loop() as hold:
         [message] = (await node.ainvoke([search(query)]))["messages"]
 
     assert len(message.content) < 25_000
@@ -517,10 +519,10 @@ async def test_a_long_reply_is_changed_in_a_worker_thread(build: Build) -> None:
 
     class Watching(Middleware):
         def rewrite_reply(self, reply: AIMessage, messages: Any, tools: Any) -> AIMessage:
-            threads.append(threading.current_thread() is here)
+            threads.append(threading.current_thread() is own_thread)
             return reply
 
-    here, recorder = threading.current_thread(), Recorder()
+    own_thread, recorder = threading.current_thread(), Recorder()
     replies = [calls(tool_call("work", query=query)) for query in ("short", "long" * 100_000)]
     await answers_of(build, *replies, tools=[recorder.tool("work", returns="ok")], middleware=[Watching()])
 

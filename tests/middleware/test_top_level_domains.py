@@ -19,10 +19,10 @@ def spellings() -> list[str]:
 
 def test_every_top_level_domain_of_the_public_suffix_list_is_public_in_both_spellings() -> None:
     """Names in other scripts have an ASCII form with hyphens, which must be accepted, too."""
-    found = spellings()
+    domains = spellings()
     assert len(LABELS) == 1446
-    assert sum(name.startswith("xn--") for name in found) == sum(not name.isascii() for name in found) > 140
-    urls = {name: Url().check(f"https://example.{name}/") for name in found}
+    assert sum(name.startswith("xn--") for name in domains) == sum(not name.isascii() for name in domains) > 140
+    urls = {name: Url().check(f"https://example.{name}/") for name in domains}
     for name, url in urls.items():
         assert url == f"https://example.{name if name.isascii() else idna.encode(name).decode()}/"
 
@@ -37,8 +37,10 @@ def test_a_name_under_no_top_level_domain_is_refused(host: str) -> None:
 
 def test_every_label_that_begins_no_top_level_domain_is_refused() -> None:
     """Names with hyphens must be kept whole: their pieces are no top-level domains."""
-    whole = set(spellings())
-    pieces = {piece for name in whole if name.isascii() for piece in (name.split("-")[0], name.rpartition("-")[2])}
-    for piece in sorted(pieces - whole - {""}):
+    whole_names = set(spellings())
+    pieces = {
+        piece for name in whole_names if name.isascii() for piece in (name.split("-")[0], name.rpartition("-")[2])
+    }
+    for piece in sorted(pieces - whole_names - {""}):
         with pytest.raises(ValueError, match="host"):
             Url().check(f"https://db.{piece}/")

@@ -68,14 +68,14 @@ def test_an_agent_stays_open_between_cells(shared: Kernel) -> None:
     """Each cell is a task of its own; the actor keeps its state from one to another."""
     tasks = [shared.value("print(id(this := asyncio.current_task()))") for _ in range(2)]
     shared.value("await agent.open()")
-    found = [shared.value("print(await counted())") for _ in range(3)]
-    again = shared.value("await agent.open(); print(await counted())")
+    counts = [shared.value("print(await counted())") for _ in range(3)]
+    reopened = shared.value("await agent.open(); print(await counted())")
     closed = shared.value("await agent.aclose(); print(log)")
     alone = shared.value("print(await counted(), await counted()); log.clear()")
 
     assert tasks[0] != tasks[1]
-    assert found == ["1", "2", "3"]
-    assert again == "4"
+    assert counts == ["1", "2", "3"]
+    assert reopened == "4"
     assert closed == "['stopped']"
     assert alone.splitlines()[-1] == "1 1"
 
@@ -177,10 +177,10 @@ def test_a_watched_cell_shows_plain_lines(shared: Kernel) -> None:
     assert [line.split()[:2] for line in lines if line.startswith(("slow", "all"))] == [["slow", "3"], ["all", "3"]]
     assert "\x1b" not in "".join(lines)
     assert lines[-1] == "False OutStream"
-    again = shared.value(
+    second_output = shared.value(
         "with callboard.watch():\n    await ToolNode([slow]).ainvoke([tool_call('slow', '1', text='')])"
     )
-    assert "1 of 1 calls ended" in again
+    assert "1 of 1 calls ended" in second_output
 
 
 def test_an_interrupted_cell_ends_its_view(shared: Kernel) -> None:

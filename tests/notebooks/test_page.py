@@ -26,10 +26,10 @@ def test_the_cells_of_the_page_print_what_it_shows(tmp_path: Path) -> None:
         for number, (info, code) in enumerate(blocks):
             if info == "text":
                 continue
-            shown = [text for kind, text in blocks[number + 1 : number + 2] if kind == "text"]
+            expected = [text for kind, text in blocks[number + 1 : number + 2] if kind == "text"]
             printed = notebook.value(code.replace("$ ", "!") if info == "console" else code)
-            if shown:
-                assert printed == shown[0].strip()
+            if expected:
+                assert printed == expected[0].strip()
 
     page = (tmp_path / "calls.html").read_text()
     assert "shop" in page and "</html>" in page

@@ -34,10 +34,10 @@ DEPLOY = Path(__file__).parents[2] / "examples" / "deploy"
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "prometheus-and-grafana.md"
 
 
-def exported() -> int:
+def export_metrics() -> int:
     """Run the page's set-up of the exporter, with a free port on loopback; return the port."""
     blocks = re.findall(r"^```python no-run\n(.*?)^```$", PAGE.read_text(), re.MULTILINE | re.DOTALL)
-    [block] = [one for one in blocks if "start_http_server(9464)" in one]
+    [block] = [code for code in blocks if "start_http_server(9464)" in code]
     names: dict[str, Any] = {}
     exec(block.replace("start_http_server(9464)", 'server, _ = start_http_server(0, addr="127.0.0.1")'), names)
     return int(names["server"].server_port)
@@ -113,7 +113,7 @@ BATCH = calls(
     ("stuck", {}),
     ("flaky", {}),
     ("broken", {}),
-    *[("count", {"who": who}) for who in ("ada", "bob", "bad", "ada")],
+    *[("count", {"who": name}) for name in ("ada", "bob", "bad", "ada")],
 ).tool_calls
 
 
@@ -141,7 +141,7 @@ def agents() -> list[Any]:
 async def main() -> None:
     for kind in (AbandonedThreadWarning, IdleMiddlewareWarning):
         warnings.simplefilter("ignore", kind)
-    print(exported(), flush=True)
+    print(export_metrics(), flush=True)
     good, bad = agents()
     with observe(circuits_module().Circuits(metrics.get_meter("busy"))):
         async with good, bad:

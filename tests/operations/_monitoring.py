@@ -20,8 +20,8 @@ _SUFFIXES = ("_bucket", "_count", "_sum", "")
 
 
 def dashboard() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(DASHBOARD.read_text())
-    return found
+    model: dict[str, Any] = json.loads(DASHBOARD.read_text())
+    return model
 
 
 def panels() -> list[dict[str, Any]]:
@@ -35,8 +35,8 @@ def alerts() -> dict[str, dict[str, Any]]:
 
 def panel_expressions(window: str = "5m") -> list[str]:
     """Return the expressions of the dashboard, with values in place of Grafana's variables."""
-    found = [target["expr"] for panel in panels() for target in panel["targets"]]
-    return [one.replace("$__rate_interval", window).replace("$tool", ".*") for one in found]
+    expressions = [target["expr"] for panel in panels() for target in panel["targets"]]
+    return [expression.replace("$__rate_interval", window).replace("$tool", ".*") for expression in expressions]
 
 
 def alert_expressions() -> list[str]:
@@ -45,8 +45,8 @@ def alert_expressions() -> list[str]:
 
 def without_bound(expression: str) -> str:
     """Return the expression of an alert without its comparison, so that it has a value in good times, too."""
-    bare, found = re.subn(r"\s*(>|==)\s*[\d.]+$", "", expression)
-    assert found == 1, expression
+    bare, count = re.subn(r"\s*(>|==)\s*[\d.]+$", "", expression)
+    assert count == 1, expression
     return bare
 
 
@@ -75,7 +75,7 @@ def names_in_reference() -> dict[str, str]:
     """Return the name that Prometheus has for each metric of the reference: dots, units, and `_total` of counters."""
     section = REFERENCE.read_text().partition("### Metrics\n")[2].partition("\n### ")[0]
     rows = re.findall(r"^\| `([\w.]+)` \| ([\w -]+), (\S+) \|", section, re.MULTILINE)
-    found = {}
+    names = {}
     for name, kind, unit in rows:
-        found[name] = name.replace(".", "_") + {"s": "_seconds"}.get(unit, "") + ("_total" if kind == "counter" else "")
-    return found
+        names[name] = name.replace(".", "_") + {"s": "_seconds"}.get(unit, "") + ("_total" if kind == "counter" else "")
+    return names

@@ -34,7 +34,7 @@ def _forbid_namespaces() -> None:
         (_RETURN, 0, 0, _ERRNO | 1),
         (_RETURN, 0, 0, _ALLOW),
     ]
-    code = b"".join(struct.pack("HBBI", *one) for one in program)
+    code = b"".join(struct.pack("HBBI", *instruction) for instruction in program)
 
     class Filter(ctypes.Structure):
         _fields_ = [("length", ctypes.c_ushort), ("code", ctypes.c_char_p)]
@@ -44,18 +44,18 @@ def _forbid_namespaces() -> None:
     assert libc.prctl(_PR_SET_SECCOMP, 2, ctypes.byref(Filter(len(program), code)), 0, 0) == 0
 
 
-async def _told(confine: Confine, *codes: str) -> list[str]:
-    node, told = ToolNode([python_tool(confine=confine)]), []
+async def _run_codes(confine: Confine, *codes: str) -> list[str]:
+    node, contents = ToolNode([python_tool(confine=confine)]), []
     async with node:
         for code in codes:
             run = await node.ainvoke([tool_call("run_python", "1", code=code)], {"configurable": {"thread_id": "a"}})
-            told.append(run["messages"][0].content)
-    return told
+            contents.append(run["messages"][0].content)
+    return contents
 
 
 async def main() -> None:
-    for one in await _told(Confine(), "sum(range(10))", "open('/etc/passwd').read()"):
-        print(one.splitlines()[-1])
+    for content in await _run_codes(Confine(), "sum(range(10))", "open('/etc/passwd').read()"):
+        print(content.splitlines()[-1])
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ GRACE = signature(ToolNode).parameters["grace"].default
 
 
 def manifests() -> dict[str, Any]:
-    return {one["kind"]: one for one in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
+    return {manifest["kind"]: manifest for manifest in yaml.safe_load_all((DEPLOY / "kubernetes.yaml").read_text())}
 
 
 def pod() -> Any:
@@ -48,8 +48,8 @@ def pod() -> Any:
 
 
 def container() -> Any:
-    [found] = pod()["containers"]
-    return found
+    [spec] = pod()["containers"]
+    return spec
 
 
 def compose() -> Any:
@@ -63,7 +63,7 @@ def dockerfile() -> list[tuple[str, str]]:
 
 
 def values(instruction: str) -> list[str]:
-    return [rest for name, rest in dockerfile() if name == instruction]
+    return [arguments for name, arguments in dockerfile() if name == instruction]
 
 
 def paths() -> set[str]:
@@ -73,7 +73,7 @@ def paths() -> set[str]:
 
 def test_a_pod_has_the_time_that_its_drain_needs() -> None:
     """Kubernetes counts `preStop` as a part of the grace period."""
-    [drain] = [float(one["value"]) for one in container()["env"] if one["name"] == "DRAIN_SECONDS"]
+    [drain] = [float(variable["value"]) for variable in container()["env"] if variable["name"] == "DRAIN_SECONDS"]
     needed = container()["lifecycle"]["preStop"]["sleep"]["seconds"] + drain + GRACE
 
     assert pod()["terminationGracePeriodSeconds"] >= needed + 5
@@ -99,8 +99,8 @@ def test_probes_ask_for_what_the_service_answers() -> None:
 
     assert probes["readiness"]["path"] == "/ready"
     assert probes["liveness"]["path"] == "/live"
-    assert {one["path"] for one in probes.values()} <= paths()
-    assert {one["port"] for one in probes.values()} == {port["name"]}
+    assert {probe["path"] for probe in probes.values()} <= paths()
+    assert {probe["port"] for probe in probes.values()} == {port["name"]}
     assert re.findall(r"localhost:8000(/\w+)", compose()["healthcheck"]["test"][-1]) == ["/ready"]
 
 
@@ -110,7 +110,7 @@ def test_every_port_is_the_one_of_the_service() -> None:
     )
 
     assert values("EXPOSE") == [default]
-    assert [one["containerPort"] for one in container()["ports"]] == [int(default), int(metrics)]
+    assert [port["containerPort"] for port in container()["ports"]] == [int(default), int(metrics)]
     assert manifests()["Deployment"]["spec"]["template"]["metadata"]["annotations"]["prometheus.io/port"] == metrics
     assert compose()["ports"][0].endswith(f":{default}")
 
@@ -118,7 +118,7 @@ def test_every_port_is_the_one_of_the_service() -> None:
 def test_variables_are_those_that_the_service_reads() -> None:
     read = set(re.findall(r"^([A-Z_]+)(?:, [A-Z]+)?  ", SERVICE, re.MULTILINE))
 
-    assert {one["name"] for one in container()["env"]} <= read
+    assert {variable["name"] for variable in container()["env"]} <= read
     assert set(compose()["environment"]) <= read
 
 
@@ -143,12 +143,12 @@ def test_the_signal_reaches_python() -> None:
 
 
 def test_a_rolling_update_starts_a_new_pod_before_it_ends_an_old_one() -> None:
-    found = manifests()
-    assert found["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
-    labels = found["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    assert found["Deployment"]["spec"]["selector"]["matchLabels"] == labels
-    assert found["Service"]["spec"]["selector"] == labels
-    assert found["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
+    by_kind = manifests()
+    assert by_kind["Deployment"]["spec"]["strategy"]["rollingUpdate"] == {"maxUnavailable": 0, "maxSurge": 1}
+    labels = by_kind["Deployment"]["spec"]["template"]["metadata"]["labels"]
+    assert by_kind["Deployment"]["spec"]["selector"]["matchLabels"] == labels
+    assert by_kind["Service"]["spec"]["selector"] == labels
+    assert by_kind["PodDisruptionBudget"]["spec"]["selector"]["matchLabels"] == labels
 
 
 def test_the_bounds_of_the_requirements_are_those_of_the_project() -> None:
@@ -168,10 +168,12 @@ def test_each_block_of_the_page_is_a_part_of_a_file() -> None:
     blocks = re.findall(r"^```text\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
 
     assert len(blocks) >= 4
-    assert [one for one in blocks if not any(_indented(one) in _indented(file) for file in files)] == []
+    assert [
+        block for block in blocks if not any(_strip_indentation(block) in _strip_indentation(file) for file in files)
+    ] == []
 
 
-def _indented(text: str) -> str:
+def _strip_indentation(text: str) -> str:
     """Return a text without the indentation of its lines."""
     return "\n".join(line.strip() for line in text.strip().splitlines())
 
@@ -256,7 +258,7 @@ def test_the_image_of_the_cluster_installs_the_same_wheels() -> None:
 
     assert lines.index("COPY dist/ /dist/") < install
     assert [path.partition("-")[0] for path in installed] == ["/dist/callboard", "/dist/callboard_actors"]
-    assert "dist/" in [rest.split()[0] for rest in values("COPY")]
+    assert "dist/" in [arguments.split()[0] for arguments in values("COPY")]
 
 
 def test_the_image_of_the_agent_takes_callboard_from_the_wheels_alone() -> None:
@@ -277,8 +279,8 @@ def test_hadolint_has_no_objection_to_the_dockerfiles(name: str) -> None:
 
 
 def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return int(found.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return int(server.getsockname()[1])
 
 
 def ask(port: int, path: str, text: str | None = None, give_up: bool = False, **headers: str) -> tuple[int, str]:
@@ -320,7 +322,7 @@ def replica(folder: Path = DEPLOY, python: str = sys.executable, **variables: st
             process.kill()
 
 
-def scraped(service: Replica) -> str:
+def scrape(service: Replica) -> str:
     return ask(service.metrics_port, "/metrics")[1]
 
 
@@ -336,7 +338,7 @@ def _threads_of(variables: dict[str, str], *options: str) -> str:
 def _until_packing(service: Replica, orders: int = 1) -> None:
     deadline = time.monotonic() + READY
     running = 'callboard_calls_in_flight{gen_ai_tool_name="pack"'
-    while not any(line.startswith(running) and line.endswith(f" {orders}.0") for line in scraped(service).splitlines()):
+    while not any(line.startswith(running) and line.endswith(f" {orders}.0") for line in scrape(service).splitlines()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
 
@@ -366,7 +368,7 @@ def test_the_service_is_ready_until_sigterm_then_drains_and_ends_with_0() -> Non
     with replica() as service:
         assert ask(service.port, "/live")[0] == 200
         assert ask(service.port, "/threads/1", "pack 7 0") == (200, '{"answer":"order 7 is packed"}')
-        assert "gen_ai_execute_tool_duration_seconds_count" in scraped(service)
+        assert "gen_ai_execute_tool_duration_seconds_count" in scrape(service)
         _ends_well(service)
 
 
@@ -390,13 +392,13 @@ def test_replicas_share_conversations_limits_and_baskets() -> None:
     pytest.importorskip("opentelemetry.exporter.prometheus")
     with running_postgres() as server:
         shared = {"DATABASE_URL": server.new_database(), "CALLBOARD_FLEET_SECRET": SECRET}
-        with replica(**shared) as first, replica(**shared) as other:
-            told = [ask(first.port, "/threads/ada", "add tea")[1], ask(other.port, "/threads/ada", "add jam")[1]]
+        with replica(**shared) as first, replica(**shared) as second:
+            replies = [ask(first.port, "/threads/ada", "add tea")[1], ask(second.port, "/threads/ada", "add jam")[1]]
             _ends_well(first)
             with replica(**shared) as new:
-                told.append(ask(new.port, "/threads/ada", "add milk")[1])
+                replies.append(ask(new.port, "/threads/ada", "add milk")[1])
 
-    assert told == [f'{{"answer":"ada has {things}"}}' for things in ("tea", "tea, jam", "tea, jam, milk")]
+    assert replies == [f'{{"answer":"ada has {basket}"}}' for basket in ("tea", "tea, jam", "tea, jam, milk")]
 
 
 @pytest.mark.real_clock
@@ -421,12 +423,12 @@ def test_a_message_that_is_repeated_after_a_503_does_not_give_up_its_turn() -> N
                 client.join(30)
             assert first.process.wait(30) == 4
         listed, checked = (_threads_of(shared, *options) for options in ((), ("--check", "service:agent")))
-        with replica(**shared) as other:
-            repeated = ask(other.port, "/threads/ada", message)
-            status, continued = ask(other.port, "/threads/ada", "")
-            again = ask(other.port, "/threads/ada", "")
-            new_thread = ask(other.port, "/threads/bob", "")
-            given_up = ask(other.port, "/threads/eve", "pack 8 0", give_up=True)
+        with replica(**shared) as second:
+            repeated = ask(second.port, "/threads/ada", message)
+            status, continued = ask(second.port, "/threads/ada", "")
+            second_answer = ask(second.port, "/threads/ada", "")
+            new_thread = ask(second.port, "/threads/bob", "")
+            given_up = ask(second.port, "/threads/eve", "pack 8 0", give_up=True)
 
     assert [status for status, _ in answers] == [503, 503]
     assert given_up == (200, '{"answer":"order 8 is packed"}')
@@ -434,7 +436,7 @@ def test_a_message_that_is_repeated_after_a_503_does_not_give_up_its_turn() -> N
     assert checked == "2 open calls in 2 threads: all fit the tools\n"
     assert (repeated[0], "the last turn is not over" in repeated[1]) == (409, True)
     assert "unknown" in continued
-    assert (status, again) == (200, (200, continued))
+    assert (status, second_answer) == (200, (200, continued))
     assert new_thread[0] == 409
 
 
@@ -445,11 +447,13 @@ def test_the_commands_of_the_dockerfile_work_in_an_empty_folder(tmp_path: Path) 
     """`RUN` builds the environment from wheels, and `CMD` starts the service with nothing else."""
     build = ["uv", "build", "--quiet", "--all-packages", "--wheel", "--out-dir", str(tmp_path / "dist")]
     subprocess.run(build, cwd=ROOT, check=True, capture_output=True, timeout=120)
-    for copied in {name for rest in values("COPY") if not rest.startswith("--from") for name in rest.split()[:-1]}:
+    for copied in {
+        name for arguments in values("COPY") if not arguments.startswith("--from") for name in arguments.split()[:-1]
+    }:
         if copied != "dist/":
             shutil.copy(DEPLOY / copied, tmp_path)
     environment = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
-    [venv] = [rest for rest in values("RUN") if "venv" in rest]
+    [venv] = [arguments for arguments in values("RUN") if "venv" in arguments]
     command = venv.replace("/venv", shlex.quote(str(tmp_path / "venv"))).replace(
         "python -m venv", f"{sys.executable} -m venv"
     )

@@ -53,20 +53,20 @@ def page_expressions() -> list[str]:
 
 def test_the_dashboard_has_what_grafana_needs() -> None:
     """Grafana's JSON model: a type, a grid position, and for each query an id, a data source and an expression."""
-    found = dashboard()
-    assert found["schemaVersion"] >= 36
+    model = dashboard()
+    assert model["schemaVersion"] >= 36
     assert {"title", "uid", "tags", "time", "timepicker", "templating", "annotations", "refresh", "version"} <= set(
-        found
+        model
     )
-    assert found["id"] is None  # Grafana assigns it at the import
-    every = found["panels"]
+    assert model["id"] is None  # Grafana assigns it at the import
+    every = model["panels"]
     assert len({panel["id"] for panel in every}) == len(every)
     for panel in every:
         assert {"id", "type", "title", "gridPos"} <= set(panel)
-        place = panel["gridPos"]
-        assert set(place) == {"h", "w", "x", "y"}
-        assert 1 <= place["w"] and place["x"] + place["w"] <= 24
-    variables = {f"${{{one['name']}}}" for one in found["templating"]["list"]}
+        position = panel["gridPos"]
+        assert set(position) == {"h", "w", "x", "y"}
+        assert 1 <= position["w"] and position["x"] + position["w"] <= 24
+    variables = {f"${{{variable['name']}}}" for variable in model["templating"]["list"]}
     for panel in panels():
         assert panel["datasource"]["type"] == "prometheus" and panel["datasource"]["uid"] in variables
         assert panel["fieldConfig"]["defaults"]["unit"] in {"ops", "s", "percentunit", "short"}
@@ -76,12 +76,12 @@ def test_the_dashboard_has_what_grafana_needs() -> None:
 
 
 def test_no_two_panels_of_the_dashboard_overlap() -> None:
-    places = [panel["gridPos"] for panel in dashboard()["panels"]]
+    positions = [panel["gridPos"] for panel in dashboard()["panels"]]
     cells = [
         (x, y)
-        for place in places
+        for position in positions
         for x, y in itertools.product(
-            range(place["x"], place["x"] + place["w"]), range(place["y"], place["y"] + place["h"])
+            range(position["x"], position["x"] + position["w"]), range(position["y"], position["y"] + position["h"])
         )
     ]
     assert len(set(cells)) == len(cells)
@@ -89,7 +89,7 @@ def test_no_two_panels_of_the_dashboard_overlap() -> None:
 
 def test_the_dashboard_shows_every_metric_of_the_reference() -> None:
     """A metric without a panel is not seen; a panel without a metric of the reference shows nothing."""
-    names = {metric for one in panel_expressions() for metric in metrics_in(one)} - {"up", OWN}
+    names = {metric for expression in panel_expressions() for metric in metrics_in(expression)} - {"up", OWN}
     families = {
         name: "histogram" if name.endswith("_seconds") or ("gen_ai" in name and not name.endswith("_total")) else ""
         for name in names_in_reference().values()
@@ -125,7 +125,9 @@ def test_promtool_accepts_the_configuration_and_the_alerts() -> None:
 @needs_promtool
 def test_promtool_accepts_every_query_of_the_dashboard_and_of_the_page(tmp_path: Path) -> None:
     """An expression is checked as a rule that records it."""
-    rules = [{"record": f"r{n}", "expr": one} for n, one in enumerate(panel_expressions() + page_expressions())]
+    rules = [
+        {"record": f"r{n}", "expr": expression} for n, expression in enumerate(panel_expressions() + page_expressions())
+    ]
     file = tmp_path / "rules.yml"
     file.write_text(yaml.safe_dump({"groups": [{"name": "all", "rules": rules}]}))
 
@@ -137,7 +139,9 @@ def test_promtool_accepts_every_query_of_the_dashboard_and_of_the_page(tmp_path:
 def test_every_alert_fires_in_bad_times_and_none_in_good_ones() -> None:
     """`promtool test rules` gives the rules series of samples, and compares the alerts."""
     tests = yaml.safe_load(TESTED_ALERTS.read_text())["tests"]
-    tested = {one["alertname"] for test in tests for one in test["alert_rule_test"] if one["exp_alerts"]}
+    tested = {
+        alert_test["alertname"] for test in tests for alert_test in test["alert_rule_test"] if alert_test["exp_alerts"]
+    }
 
     assert tested == set(alerts())
     done = subprocess.run(
@@ -149,7 +153,7 @@ def test_every_alert_fires_in_bad_times_and_none_in_good_ones() -> None:
 # With the real exporter, while real calls run
 
 
-def fetched(url: str) -> str:
+def fetch(url: str) -> str:
     with urlopen(url, timeout=10) as response:
         return str(response.read().decode())
 
@@ -164,8 +168,8 @@ def busy() -> Iterator[str]:
         try:
             assert process.stdout is not None
             address = f"127.0.0.1:{int(process.stdout.readline())}"
-            wanted = {*names_in_reference().values(), OWN}
-            _until(lambda: wanted <= set(families_in(fetched(f"http://{address}/metrics"))), process)
+            expected_names = {*names_in_reference().values(), OWN}
+            _until(lambda: expected_names <= set(families_in(fetch(f"http://{address}/metrics"))), process)
             yield address
         finally:
             process.kill()
@@ -182,9 +186,9 @@ def _until(holds: Any, process: "subprocess.Popen[Any]", seconds: float = READY)
 @pytest.mark.exhaustive
 def test_every_name_in_the_dashboard_and_the_alerts_is_exported(busy: str) -> None:
     """The fixture has waited until every metric of the reference is there."""
-    families = families_in(fetched(f"http://{busy}/metrics"))
+    families = families_in(fetch(f"http://{busy}/metrics"))
     expressions = panel_expressions() + alert_expressions() + page_expressions()
-    names = {metric for one in expressions for metric in metrics_in(one)} - {"up"}
+    names = {metric for expression in expressions for metric in metrics_in(expression)} - {"up"}
 
     assert len(names) > 20
     assert {name for name in names if family_of(name, families) is None} == set()
@@ -193,18 +197,20 @@ def test_every_name_in_the_dashboard_and_the_alerts_is_exported(busy: str) -> No
 @pytest.mark.real_clock
 @pytest.mark.exhaustive
 def test_every_label_in_an_expression_is_exported(busy: str) -> None:
-    labels = set(re.findall(r'[{,](\w+)="', fetched(f"http://{busy}/metrics"))) | {"le", "job", "instance"}
-    for one in panel_expressions() + alert_expressions() + page_expressions():
-        groups = {label for found in re.findall(r"by \(([^)]*)\)", one) for label in found.split(", ")}
-        selectors = {label for found in re.findall(r"\{([^}]*)\}", one) for label in re.findall(r"(\w+)[=!]", found)}
-        assert groups | selectors <= labels, one
+    labels = set(re.findall(r'[{,](\w+)="', fetch(f"http://{busy}/metrics"))) | {"le", "job", "instance"}
+    for expression in panel_expressions() + alert_expressions() + page_expressions():
+        groups = {label for names in re.findall(r"by \(([^)]*)\)", expression) for label in names.split(", ")}
+        selectors = {
+            label for names in re.findall(r"\{([^}]*)\}", expression) for label in re.findall(r"(\w+)[=!]", names)
+        }
+        assert groups | selectors <= labels, expression
 
 
 @contextmanager
 def _prometheus(folder: Path, target: str) -> Iterator[str]:
     """Run Prometheus on loopback; it scrapes the target every half second, and evaluates the alerts."""
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        address = f"127.0.0.1:{found.getsockname()[1]}"
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
     config = yaml.safe_load(CONFIG.read_text())
     config["global"] = {"scrape_interval": "500ms", "evaluation_interval": "1s"}
     config["rule_files"] = [str(ALERTS)]
@@ -226,15 +232,15 @@ def _prometheus(folder: Path, target: str) -> Iterator[str]:
 
 def _answers(address: str) -> bool:
     try:
-        return "Ready" in fetched(f"http://{address}/-/ready")
+        return "Ready" in fetch(f"http://{address}/-/ready")
     except URLError:
         return False
 
 
 def _values(address: str, expression: str) -> list[Any]:
     """Return the values of a query, without those that are not a number."""
-    found = json.loads(fetched(f"http://{address}/api/v1/query?{urlencode({'query': expression})}"))
-    return [one["value"][1] for one in found["data"]["result"] if one["value"][1] != "NaN"]
+    answer = json.loads(fetch(f"http://{address}/api/v1/query?{urlencode({'query': expression})}"))
+    return [series["value"][1] for series in answer["data"]["result"] if series["value"][1] != "NaN"]
 
 
 @pytest.mark.real_clock
@@ -242,14 +248,14 @@ def _values(address: str, expression: str) -> list[Any]:
 @pytest.mark.skipif(shutil.which("prometheus") is None, reason="apt-get install prometheus")
 def test_every_query_has_a_result_in_prometheus(busy: str, tmp_path: Path) -> None:
     """An expression may be valid and still find nothing, for example because labels do not match."""
-    wanted = panel_expressions("1m") + [without_bound(one) for one in alert_expressions()]
-    wanted += [one.replace("5m", "1m") for one in page_expressions()]
+    expressions = panel_expressions("1m") + [without_bound(expression) for expression in alert_expressions()]
+    expressions += [expression.replace("5m", "1m") for expression in page_expressions()]
     with _prometheus(tmp_path, busy) as address:
-        empty, deadline = list(wanted), time.monotonic() + READY
+        empty, deadline = list(expressions), time.monotonic() + READY
         while empty and time.monotonic() < deadline:
-            empty = [one for one in empty if not _values(address, one)]
+            empty = [expression for expression in empty if not _values(address, expression)]
             time.sleep(0.2)
-        groups = json.loads(fetched(f"http://{address}/api/v1/rules"))["data"]["groups"]
+        groups = json.loads(fetch(f"http://{address}/api/v1/rules"))["data"]["groups"]
 
     assert empty == []
     assert {rule["health"] for group in groups for rule in group["rules"]} <= {"ok", "unknown"}

@@ -23,9 +23,9 @@ PAGE = (ROOT / "docs" / "how-to" / "upgrading.md").read_text()
 def requirements(folder: Path = ROOT) -> dict[str, str]:
     """Return the bounds of all requirements, extras included, by package."""
     project = tomllib.loads((folder / "pyproject.toml").read_text())["project"]
-    every = [*project["dependencies"], *(one for extra in project["optional-dependencies"].values() for one in extra)]
-    found = [re.match(r"([\w.-]+)(?:\[[\w,]+\])?([^;]*)", one) for one in every]
-    return {one[1]: one[2].strip() for one in found if one is not None}
+    every = [*project["dependencies"], *(item for extra in project["optional-dependencies"].values() for item in extra)]
+    matches = [re.match(r"([\w.-]+)(?:\[[\w,]+\])?([^;]*)", item) for item in every]
+    return {item[1]: item[2].strip() for item in matches if item is not None}
 
 
 def test_the_bounds_on_the_page_are_those_of_the_project() -> None:

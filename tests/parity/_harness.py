@@ -147,19 +147,22 @@ def alike(scenario: Any = None, /, *, modes: Any = MODES, raises: str | None = N
         return partial(alike, modes=modes, raises=raises)
 
     return for_each(
-        "mode", modes, scenario, lambda mode, given: assert_same(partial(scenario, **given), mode, raises=raises)
+        "mode",
+        modes,
+        scenario,
+        lambda mode, arguments: assert_same(partial(scenario, **arguments), mode, raises=raises),
     )
 
 
-def tabled(scenarios: Mapping[str, Any], *, modes: Any = MODES, by_version: bool = False) -> Any:
+def table_test(scenarios: Mapping[str, Any], *, modes: Any = MODES, by_version: bool = False) -> Any:
     """Return a test of each scenario of a table, by its label; a tuple has the error that LangGraph must raise, too.
 
     With `by_version`, a scenario takes the namespace and the version of the agent.
     """
 
     def test(label: str, mode: str, version: str) -> None:
-        given = scenarios[label]
-        scenario, raises = given if isinstance(given, tuple) else (given, None)
+        entry = scenarios[label]
+        scenario, raises = entry if isinstance(entry, tuple) else (entry, None)
         assert_same(partial(scenario, version=version) if by_version else scenario, mode, raises=raises)
 
     for axis, values in (("version", ["v1", "v2"] if by_version else [""]), ("mode", modes), ("label", scenarios)):
@@ -170,11 +173,11 @@ def tabled(scenarios: Mapping[str, Any], *, modes: Any = MODES, by_version: bool
 def for_each(axis: str, values: Any, scenario: Any, check: Callable[[str, dict[str, Any]], Any]) -> Any:
     """Return a test that checks a scenario for each value; the other parameters of the test are the scenario's own."""
 
-    def test(**given: Any) -> None:
-        check(given.pop(axis), given)
+    def test(**arguments: Any) -> None:
+        check(arguments.pop(axis), arguments)
 
-    (_, *others), kind = inspect.signature(scenario).parameters.values(), inspect.Parameter.POSITIONAL_OR_KEYWORD
-    signature = inspect.Signature([inspect.Parameter(axis, kind), *others])
+    (_, *parameters), kind = inspect.signature(scenario).parameters.values(), inspect.Parameter.POSITIONAL_OR_KEYWORD
+    signature = inspect.Signature([inspect.Parameter(axis, kind), *parameters])
     test.__doc__, test.__signature__ = scenario.__doc__, signature  # type: ignore[attr-defined]
     return pytest.mark.parametrize(axis, values)(test)
 

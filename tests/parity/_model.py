@@ -39,7 +39,7 @@ class ReplayModel(BaseChatModel):
         tools = [tool["function"]["name"] if "function" in tool else tool for tool in kw.get("tools", [])]
         # An intended difference: callboard leaves out answers without a call, which providers refuse.
         ids = {call["id"] for message in messages if isinstance(message, AIMessage) for call in message.tool_calls}
-        read = [one for one in messages if not isinstance(one, ToolMessage) or one.tool_call_id in ids]
+        read = [entry for entry in messages if not isinstance(entry, ToolMessage) or entry.tool_call_id in ids]
         self.log.append(("model", [(message.type, message.content, message.name) for message in read], tools))
         reply = self.replies[min(len(self.turns), len(self.replies) - 1)]
         self.turns.append(1)

@@ -26,14 +26,14 @@ ALL_NAMES = [name for names in NAMES.values() for name in names.split()]
 
 def reference() -> Any:
     """Return langgraph.prebuilt, from the modules that define the names, and LangChain's `create_agent`."""
-    found = {
+    prebuilt = {
         name: getattr(importlib.import_module(module), name)
         for module, names in NAMES.items()
         for name in names.split()
     }
     from langchain.agents import create_agent
 
-    return SimpleNamespace(side="langgraph", create_agent=create_agent, **found)
+    return SimpleNamespace(side="langgraph", create_agent=create_agent, **prebuilt)
 
 
 def candidate() -> Any:
@@ -41,5 +41,5 @@ def candidate() -> Any:
     if os.environ.get("CALLBOARD_PARITY") == "reference":
         return reference()
     callboard = importlib.import_module("callboard")
-    found = {name: getattr(callboard, name) for name in ALL_NAMES}
-    return SimpleNamespace(side="callboard", create_agent=callboard.create_agent, **found)
+    prebuilt = {name: getattr(callboard, name) for name in ALL_NAMES}
+    return SimpleNamespace(side="callboard", create_agent=callboard.create_agent, **prebuilt)

@@ -28,7 +28,7 @@ from ._harness import (
     double,
     fails,
     final,
-    tabled,
+    table_test,
     turn,
     versions,
 )
@@ -55,8 +55,8 @@ def build(
     config: Any = None,
     **options: Any,
 ) -> Case:
-    made = ns.create_react_agent(model, list(tools) if isinstance(tools, (list, tuple)) else tools, **options)
-    return Case(made, input, config=config or {}, own_runtime=True, log=log)
+    built_agent = ns.create_react_agent(model, list(tools) if isinstance(tools, (list, tuple)) else tools, **options)
+    return Case(built_agent, input, config=config or {}, own_runtime=True, log=log)
 
 
 def agent(ns: Any, replies: Any = ONE, tools: Any = (double,), **options: Any) -> Case:
@@ -83,9 +83,9 @@ class Loop(BaseCallbackHandler):
         self.log.append(("tool ends", output))
 
 
-def of_agent(*given: Any, **options: Any) -> Any:
+def of_agent(*arguments: Any, **options: Any) -> Any:
     """Return a scenario of an agent with these arguments; the version may follow later."""
-    return lambda ns, **more: agent(ns, *given, **options, **more)
+    return lambda ns, **later_options: agent(ns, *arguments, **options, **later_options)
 
 
 class Moody(AgentState):
@@ -110,7 +110,7 @@ def with_a_node(ns: Any, version: str) -> Case:
     return agent(ns, (turn(1, call("fails", {"x": 1}, "a")), "done"), node, version=version)
 
 
-def heard(ns: Any, version: str) -> Case:
+def with_callbacks(ns: Any, version: str) -> Case:
     case = agent(ns, version=version)
     case.config["callbacks"] = [Loop(case.log)]
     return case
@@ -161,17 +161,17 @@ IN_BOTH_VERSIONS: dict[str, Any] = {
     ),
     "a hook that changes what the model sees": of_agent(pre_model_hook=last_two),
     "a hook that changes what the model sees, once for two requests": of_agent(ONE, pre_model_hook=first_alone),
-    "callbacks": heard,
+    "callbacks": with_callbacks,
 }
-test_an_agent_of_both_versions_is_the_same_with = tabled(IN_BOTH_VERSIONS, modes=DIRECT_MODES, by_version=True)
+test_an_agent_of_both_versions_is_the_same_with = table_test(IN_BOTH_VERSIONS, modes=DIRECT_MODES, by_version=True)
 
 
 @versions
 @pytest.mark.parametrize("mode", DIRECT_MODES)
 @pytest.mark.parametrize("limit", [2, 4, 6, 10])
 def test_an_even_recursion_limit_makes_it_apologise(limit: int, mode: str, version: str) -> None:
-    seen = assert_same(of_agent(FOREVER, version=version, config={"recursion_limit": limit}), mode)
-    assert "Sorry, need more steps to process this request." in str(seen)
+    outcome = assert_same(of_agent(FOREVER, version=version, config={"recursion_limit": limit}), mode)
+    assert "Sorry, need more steps to process this request." in str(outcome)
 
 
 class Steps(reference().AgentState):  # type: ignore[misc]
@@ -203,7 +203,7 @@ WITHOUT_MORE: dict[str, Any] = {
     "a name, which stands on its messages": of_agent(ONE, name="helper"),
     **{f"messages as {label}": of_agent(("done",), input={"messages": form}) for label, form in FORMS.items()},
 }
-test_an_agent_is_the_same_with = tabled(WITHOUT_MORE, modes=DIRECT_MODES)
+test_an_agent_is_the_same_with = table_test(WITHOUT_MORE, modes=DIRECT_MODES)
 
 
 def test_the_name_of_the_agent_is_its_own() -> None:
@@ -266,10 +266,10 @@ PROMPTS: dict[str, Any] = {
 }
 
 
-def bound(has: Any, given: Any) -> Any:
+def with_bound_tools(has: Any, tools: Any) -> Any:
     def make(ns: Any) -> Case:
         log: list[Any] = []
-        return build(ns, ReplayModel(*ONE, log=log).bind_tools(has), log, given)
+        return build(ns, ReplayModel(*ONE, log=log).bind_tools(has), log, tools)
 
     return make
 
@@ -328,7 +328,7 @@ PARTS: dict[str, Any] = {
     **{f"a prompt: {label}": of_agent(prompt=prompt) for label, prompt in PROMPTS.items()},
     "a prompt that reads a state of the user's": of_agent(prompt=greet, state_schema=Named, input=NAMED),
     "a pydantic state": of_agent(prompt=greet, state_schema=NamedPydantic, input=NAMED),
-    "a model with the same tools bound": bound([double], [double]),
+    "a model with the same tools bound": with_bound_tools([double], [double]),
     "a model bound to something else": with_tags,
     "a tool of the provider": of_agent(tools=[double, {"type": "web_search", "name": "search"}]),
     "a model that is chosen for each turn": chosen,
@@ -337,24 +337,24 @@ PARTS: dict[str, Any] = {
     "a structured response without tools": of_agent(STRUCTURED[1:], [], response_format=Answer),
     "a pre-model hook that changes the history": of_agent(("done",), pre_model_hook=rewrites),
 }
-test_an_agent_has_the_same = tabled(PARTS, modes=DIRECT_MODES)
+test_an_agent_has_the_same = table_test(PARTS, modes=DIRECT_MODES)
 
 AWAITED: dict[str, Any] = {
     "a prompt of a coroutine function": of_agent(prompt=by_coroutine),
     "a model of a coroutine function": chosen_async,
 }
-test_an_agent_in_async_code_has_the_same = tabled(AWAITED, modes=ASYNC_MODES)
+test_an_agent_in_async_code_has_the_same = table_test(AWAITED, modes=ASYNC_MODES)
 
 REFUSED: dict[str, Any] = {
     "a prompt that is a number": (of_agent(prompt=7), "ValueError"),
     "a prompt that is a list": (of_agent(prompt=[SystemMessage("x")]), "ValueError"),
-    "a model with another tool bound": (bound([double], [triple]), "ValueError"),
-    "a model with fewer tools bound": (bound([double], [double, triple]), "ValueError"),
-    "a model with more tools bound": (bound([double, triple], [double]), "ValueError"),
-    "a model with tools bound and none given": (bound([double, triple], []), "ValueError"),
+    "a model with another tool bound": (with_bound_tools([double], [triple]), "ValueError"),
+    "a model with fewer tools bound": (with_bound_tools([double], [double, triple]), "ValueError"),
+    "a model with more tools bound": (with_bound_tools([double, triple], [double]), "ValueError"),
+    "a model with tools bound and none given": (with_bound_tools([double, triple], []), "ValueError"),
     "an unknown version": (of_agent(version="v3"), "ValueError"),
     "a state without steps": (of_agent(state_schema=NoSteps), "ValueError"),
     "a state without the response": (of_agent(state_schema=AgentState, response_format=Answer), "ValueError"),
     "an unknown keyword": (of_agent(nonsense=1), "TypeError"),
 }
-test_an_agent_refuses = tabled(REFUSED, modes=DIRECT_MODES)
+test_an_agent_refuses = table_test(REFUSED, modes=DIRECT_MODES)

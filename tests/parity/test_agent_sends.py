@@ -39,44 +39,44 @@ class Seen:
             assert send is not None
             return Command(update={"messages": [ToolMessage("sent", tool_call_id=tool_call_id)]}, goto=[send])
 
-        self.asked: list[Any] = []
+        self.requests: list[Any] = []
         self.updates: list[Any] = []
-        self.places: list[Any] = []
-        model, tools = ReplayModel(*replies, log=self.asked), [double, ask, sends]
+        self.states: list[Any] = []
+        model, tools = ReplayModel(*replies, log=self.requests), [double, ask, sends]
         self.agent = ns.create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version, **options)
 
-    def run(self, given: Any) -> "Seen":
+    def run(self, value: Any) -> "Seen":
         try:
-            for chunk in self.agent.stream(given, AT, stream_mode="updates"):
-                self.updates += [(name, said(update)) for name, update in chunk.items()]
+            for chunk in self.agent.stream(value, AT, stream_mode="updates"):
+                self.updates += [(name, messages_in(update)) for name, update in chunk.items()]
         except Exception as error:
             self.updates.append((type(error).__name__, str(error)[:40]))
         state = self.agent.get_state(AT)
-        self.places.append((state.next, [(task.name, task.path[:2]) for task in state.tasks]))
+        self.states.append((state.next, [(task.name, task.path[:2]) for task in state.tasks]))
         return self
 
     @property
     def result(self) -> Any:
-        return said(self.agent.get_state(AT).values)
+        return messages_in(self.agent.get_state(AT).values)
 
     @property
     def everything(self) -> Any:
-        return self.result, sorted(map(repr, self.asked)), sorted(map(repr, self.updates)), self.places
+        return self.result, sorted(map(repr, self.requests)), sorted(map(repr, self.updates)), self.states
 
 
-def said(update: Any) -> Any:
+def messages_in(update: Any) -> Any:
     messages = update.get("messages", ()) if isinstance(update, dict) else update or ()
-    return [(m.type, m.content, [one["id"] for one in getattr(m, "tool_calls", ())]) for m in messages]
+    return [(m.type, m.content, [tool_call["id"] for tool_call in getattr(m, "tool_calls", ())]) for m in messages]
 
 
-def both(*replies: AIMessage, given: tuple[Any, ...], **options: Any) -> tuple[Seen, Seen]:
-    found = []
+def both(*replies: AIMessage, inputs: tuple[Any, ...], **options: Any) -> tuple[Seen, Seen]:
+    agents = []
     for ns in (reference(), candidate()):
-        seen = Seen(ns, *replies, **options)
-        for one in given:
-            seen.run(one)
-        found.append(seen)
-    return found[0], found[1]
+        agent = Seen(ns, *replies, **options)
+        for value in inputs:
+            agent.run(value)
+        agents.append(agent)
+    return agents[0], agents[1]
 
 
 def everything(state: Any) -> Any:
@@ -113,11 +113,11 @@ SENDS: dict[str, tuple[tuple[AIMessage, ...], tuple[Any, ...], int, dict[str, An
 @versions
 @pytest.mark.parametrize("kind", SENDS)
 def test_the_model_is_asked_what_is_sent(kind: str, version: str) -> None:
-    replies, given, asked, options = SENDS[kind]
-    theirs, ours = both(*replies, given=given, version=version, **options)
-    assert ours.everything == theirs.everything
-    assert len(ours.asked) == asked
-    assert any(messages[-1][1] in ("other", "a") for _, messages, _ in ours.asked)
+    replies, inputs, request_count, options = SENDS[kind]
+    expected, actual = both(*replies, inputs=inputs, version=version, **options)
+    assert actual.everything == expected.everything
+    assert len(actual.requests) == request_count
+    assert any(messages[-1][1] in ("other", "a") for _, messages, _ in actual.requests)
 
 
 PAYLOADS: dict[str, Any] = {
@@ -135,49 +135,49 @@ PAYLOADS: dict[str, Any] = {
 def test_the_tools_node_runs_the_calls_that_it_is_sent(kind: str, version: str) -> None:
     """The conversation gets the results of the calls."""
     command = Command(goto=Send("tools", PAYLOADS[kind]))
-    theirs, ours = both(HI, AIMessage("end", id="2"), given=(question(), command), version=version)
-    assert ours.everything == theirs.everything
+    expected, actual = both(HI, AIMessage("end", id="2"), inputs=(question(), command), version=version)
+    assert actual.everything == expected.everything
 
 
 @versions
 @pytest.mark.parametrize("hook", ["pre_model_hook", "post_model_hook"])
 def test_a_hook_gets_what_it_is_sent(hook: str, version: str) -> None:
     """After the hook, the nodes that usually follow it run, too."""
-    seen: list[Any] = []
+    states: list[Any] = []
 
     def note(state: Any) -> dict[str, Any]:
-        seen.append((sorted(state), [message.content for message in state["messages"]]))
+        states.append((sorted(state), [message.content for message in state["messages"]]))
         return {}
 
     command = Command(goto=[Send(hook, other())])
-    given = (question(), command)
-    theirs, ours = both(HI, AIMessage("end", id="2"), given=given, version=version, **{hook: note})
-    assert ours.everything == theirs.everything
-    assert seen[: len(seen) // 2] == seen[len(seen) // 2 :]
-    assert (["messages"], ["other"]) in seen
+    inputs = (question(), command)
+    expected, actual = both(HI, AIMessage("end", id="2"), inputs=inputs, version=version, **{hook: note})
+    assert actual.everything == expected.everything
+    assert states[: len(states) // 2] == states[len(states) // 2 :]
+    assert (["messages"], ["other"]) in states
 
 
 def test_the_calls_of_each_of_two_replies_run() -> None:
     """Version v2 only: in v1 LangGraph runs the calls of the last reply, and then fails on the others."""
     sends = [Send("agent", other("a")), Send("agent", other("b"))]
     replies = HI, asks("2", call("double", {"x": 4}, "k")), asks("3", call("double", {"x": 5}, "l"))
-    seen = both(*replies, AIMessage("end", id="4"), given=(question(), Command(goto=sends)), version="v2")
+    agents = both(*replies, AIMessage("end", id="4"), inputs=(question(), Command(goto=sends)), version="v2")
 
-    for one in seen:
-        texts = [text for _, text, _ in one.result]
+    for agent in agents:
+        texts = [text for _, text, _ in agent.result]
         assert (texts[:2], sorted(texts[4:6]), texts[6:]) == (["q", "hi"], ["10", "8"], ["end"])
-        assert sorted(name for name, _ in one.updates) == ["agent"] * 4 + ["tools"] * 2
-    assert len(seen[1].asked) == 4
+        assert sorted(name for name, _ in agent.updates) == ["agent"] * 4 + ["tools"] * 2
+    assert len(agents[1].requests) == 4
 
 
 @versions
 @pytest.mark.parametrize("payload", [{"x": 1}, {"messages": None}, []], ids=repr)
 def test_a_model_that_is_sent_no_messages_says_so(payload: Any, version: str) -> None:
     """The error has LangGraph's text."""
-    given = (question(), Command(goto=[Send("agent", payload)]))
-    theirs, ours = both(HI, given=given, version=version)
-    assert ours.updates == theirs.updates
-    assert ours.updates[-1][1].startswith("Expected input to call_model to have")
+    inputs = (question(), Command(goto=[Send("agent", payload)]))
+    expected, actual = both(HI, inputs=inputs, version=version)
+    assert actual.updates == expected.updates
+    assert actual.updates[-1][1].startswith("Expected input to call_model to have")
 
 
 @versions
@@ -188,20 +188,22 @@ def test_a_tool_sends_to_a_node_beside_what_follows_it(payload: Any, stops: bool
     send = Send("tools" if isinstance(payload, list) else "agent", payload)
     replies = asks("1", call("sends", {}, "z")), AIMessage("end", id="2"), AIMessage("end", id="2")
     options: Any = {"interrupt_before": ["agent"]} if stops else {}
-    theirs, ours = both(*replies, given=(question(), None, None, None), version=version, send=send, **options)
-    assert ours.everything == theirs.everything
+    expected, actual = both(*replies, inputs=(question(), None, None, None), version=version, send=send, **options)
+    assert actual.everything == expected.everything
     if stops:
-        assert ours.places[1][0] == (send.node, "agent")
+        assert actual.states[1][0] == (send.node, "agent")
 
 
 @versions
 def test_answers_reach_the_calls_of_each_send(version: str) -> None:
     """Each call has its own question, and the number of tasks is LangGraph's."""
-    sends = [Send("tools", [call("ask", {"what": what}, what)]) for what in "ab"]
+    sends = [Send("tools", [call("ask", {"what": subject}, subject)]) for subject in "ab"]
     for ns in (reference(), candidate()):
-        seen = Seen(ns, HI, AIMessage("end", id="2"), version=version)
-        seen.run(question())
-        questions = seen.agent.invoke(Command(goto=sends), AT)["__interrupt__"]
-        assert sorted(one.value for one in questions) == ["a", "b"]
-        result = seen.agent.invoke(Command(resume={one.id: f"{one.value}!" for one in questions}), AT)
-        assert [text for _, text, _ in said(result)] == ["q", "hi", "a: a!", "b: b!", "end"]
+        agent = Seen(ns, HI, AIMessage("end", id="2"), version=version)
+        agent.run(question())
+        questions = agent.agent.invoke(Command(goto=sends), AT)["__interrupt__"]
+        assert sorted(open_question.value for open_question in questions) == ["a", "b"]
+        result = agent.agent.invoke(
+            Command(resume={open_question.id: f"{open_question.value}!" for open_question in questions}), AT
+        )
+        assert [text for _, text, _ in messages_in(result)] == ["q", "hi", "a: a!", "b: b!", "end"]

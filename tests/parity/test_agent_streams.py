@@ -100,13 +100,13 @@ def agent(ns: Any, replies: Any, *, kept: bool = True, **options: Any) -> Any:
     return ns.create_react_agent(ReplayModel(*replies), TOOLS, checkpointer=saver, **options)
 
 
-async def stream(made: Any, mode: Any, inputs: Any, **options: Any) -> list[list[Any]]:
+async def stream(compiled: Any, mode: Any, inputs: Any, **options: Any) -> list[list[Any]]:
     """Return the chunks of several runs one after the other, and the error that ended a run."""
     runs: list[list[Any]] = []
-    for given in inputs:
+    for value in inputs:
         runs.append([])
         try:
-            async for chunk in made.astream(given, THREAD, stream_mode=mode, **options):
+            async for chunk in compiled.astream(value, THREAD, stream_mode=mode, **options):
                 runs[-1].append(dump(chunk))
         except Exception as error:  # the outcome under comparison
             runs[-1].append(dump(error))
@@ -117,7 +117,7 @@ def told(runs: list[list[Any]], *, counted: bool) -> list[list[Any]]:
     """Return chunks without the fields in which the two agents may differ."""
     uncounted = ("remaining_steps",) if counted else ("remaining_steps", "step", "langgraph_step")
     later = [[_without(uncounted, chunk) for chunk in chunks] for chunks in runs[1:]]
-    return [_by_call([_settled(chunk) for chunk in chunks]) for chunks in [*runs[:1], *later]]
+    return [_by_call([_settle(chunk) for chunk in chunks]) for chunks in [*runs[:1], *later]]
 
 
 def _by_call(chunks: list[Any]) -> list[Any]:
@@ -131,16 +131,16 @@ def _without(keys: tuple[str, ...], value: Any) -> Any:
     return [_without(keys, item) for item in value] if isinstance(value, list) else value
 
 
-def _settled(value: Any) -> Any:
+def _settle(value: Any) -> Any:
     if isinstance(value, str):
         return re.sub(r"^\d{4}-\d\d-\d\dT.*$", "<time>", value)
     if isinstance(value, list):
-        return [_settled(item) for item in value]
+        return [_settle(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("message") == "ToolMessage" and value["id"] is None:
         value = {**value, "id": "<random>"}
-    return {key: _settled(item) for key, item in value.items()}
+    return {key: _settle(item) for key, item in value.items()}
 
 
 class Story(NamedTuple):
@@ -180,9 +180,9 @@ QUIET = ("messages", "custom", "tools", "checkpoints")
 
 STORIES: dict[str, Story] = {
     **{
-        f"a run of {'+'.join(names) or 'nothing'}, {label}": Story(turn(*names), agent={"kept": kept})
+        f"a run of {'+'.join(names) or 'nothing'}, {label}": Story(turn(*names), agent={"kept": is_kept})
         for names in NAMES
-        for label, kept in (("kept", True), ("in memory", False))
+        for label, is_kept in (("kept", True), ("in memory", False))
     },
     "a second run of a thread": Story(
         [*turn("double"), AIMessage("again", id="ai-3")], (QUESTION, AGAIN), counted=False
@@ -219,13 +219,13 @@ STORIES: dict[str, Story] = {
     **{
         f"subgraphs of {name}, {label}": Story(
             turn(name),
-            agent={"kept": kept},
+            agent={"kept": is_kept},
             stream={"subgraphs": True},
             modes=OF_SUBGRAPHS,
             shows={str(mode): "tools:" for mode in OF_SUBGRAPHS if name == "delegate" and mode != "tools"},
         )
         for name in ("talk", "delegate")
-        for label, kept in (("kept", True), ("in memory", False))
+        for label, is_kept in (("kept", True), ("in memory", False))
     },
     "parts": Story(turn("ask"), ANSWERED, stream={"version": "v2"}),
     **{
@@ -263,18 +263,18 @@ def test_a_stream_tells_the_same(label: str, mode: Any, version: str) -> None:
 @versions
 def test_the_checkpoint_of_an_input_is_told_first_and_can_be_gone_back_to(version: str) -> None:
     """A run can be repeated from this checkpoint, with another model or another prompt."""
-    made = agent(candidate(), [*turn("double"), AIMessage("again", id="ai-3")], version=version)
-    more = {"messages": [HumanMessage("more", id="h2")]}
+    stored_agent = agent(candidate(), [*turn("double"), AIMessage("again", id="ai-3")], version=version)
+    second_input = {"messages": [HumanMessage("more", id="h2")]}
 
-    async def places(given: Any) -> list[Any]:
-        return [chunk async for chunk in made.astream(given, THREAD, stream_mode="checkpoints")]
+    async def places(value: Any) -> list[Any]:
+        return [chunk async for chunk in stored_agent.astream(value, THREAD, stream_mode="checkpoints")]
 
-    (first, *_), (second, *_) = asyncio.run(places(QUESTION)), asyncio.run(places(more))
+    (first, *_), (second, *_) = asyncio.run(places(QUESTION)), asyncio.run(places(second_input))
     assert [first["metadata"]["step"], second["metadata"]["step"]] == [-1, 4]
-    for place, known in ((first, 0), (second, 4)):
-        found = asyncio.run(made.aget_state(place["config"]))
-        assert (found.next, len(found.values.get("messages", []))) == (("__start__",), known)
-        assert found.metadata["source"] == place["metadata"]["source"] == "input"
+    for checkpoint, message_count in ((first, 0), (second, 4)):
+        snapshot = asyncio.run(stored_agent.aget_state(checkpoint["config"]))
+        assert (snapshot.next, len(snapshot.values.get("messages", []))) == (("__start__",), message_count)
+        assert snapshot.metadata["source"] == checkpoint["metadata"]["source"] == "input"
 
 
 @versions
@@ -282,41 +282,45 @@ def test_checkpoints_that_are_stored_at_the_end_are_told_as_those_that_are_store
     """After the run, a reader can go back to each of them; LangGraph streams all, but stores only the last one."""
 
     async def places(ns: Any, mode: str, durability: str) -> tuple[Any, list[Any]]:
-        made = agent(ns, turn("double"), version=version)
-        return made, [chunk async for chunk in made.astream(QUESTION, THREAD, stream_mode=mode, durability=durability)]
+        stored_agent = agent(ns, turn("double"), version=version)
+        return stored_agent, [
+            chunk async for chunk in stored_agent.astream(QUESTION, THREAD, stream_mode=mode, durability=durability)
+        ]
 
-    def told(chunks: list[Any]) -> list[Any]:
-        return [_without(("parent_config", "timestamp"), _settled(dump(chunk))) for chunk in chunks]
+    def comparable(chunks: list[Any]) -> list[Any]:
+        return [_without(("parent_config", "timestamp"), _settle(dump(chunk))) for chunk in chunks]
 
     for mode in ("checkpoints", "debug"):
-        made, late = asyncio.run(places(candidate(), mode, "exit"))
+        stored_agent, late = asyncio.run(places(candidate(), mode, "exit"))
         _, at_once = asyncio.run(places(candidate(), mode, "sync"))
-        assert told(late) == told(at_once)
-        for place in late if mode == "checkpoints" else ():
-            assert asyncio.run(made.aget_state(place["config"])).metadata == place["metadata"]
+        assert comparable(late) == comparable(at_once)
+        for checkpoint in late if mode == "checkpoints" else ():
+            assert asyncio.run(stored_agent.aget_state(checkpoint["config"])).metadata == checkpoint["metadata"]
 
 
 @versions
 @pytest.mark.parametrize("mode", OF_SUBGRAPHS, ids=str)
 @pytest.mark.parametrize("inside", [True, False], ids=["subgraphs", "no subgraphs"])
-@pytest.mark.parametrize("around", [True, False], ids=["watched", "unwatched"])
-def test_an_agent_that_a_node_streams_tells_the_same(around: bool, inside: bool, mode: Any, version: str) -> None:
+@pytest.mark.parametrize("outer_subgraphs", [True, False], ids=["watched", "unwatched"])
+def test_an_agent_that_a_node_streams_tells_the_same(
+    outer_subgraphs: bool, inside: bool, mode: Any, version: str
+) -> None:
     """The function in the node and the reader of the surrounding graph both get the same chunks."""
 
     def run(ns: Any) -> Any:
-        heard: list[Any] = []
+        inner_chunks: list[Any] = []
 
         async def node(state: MessagesState) -> Any:
-            made = agent(ns, turn("talk"), kept=False, version=version)
-            async for chunk in made.astream(state, stream_mode=mode, subgraphs=inside):
-                heard.append(dump(chunk))  # noqa: PERF401 (an error must not lose them)
+            inner_agent = agent(ns, turn("talk"), kept=False, version=version)
+            async for chunk in inner_agent.astream(state, stream_mode=mode, subgraphs=inside):
+                inner_chunks.append(dump(chunk))  # noqa: PERF401 (an error must not lose them)
             return {"messages": [AIMessage("node", id="node")]}
 
         builder = StateGraph(MessagesState)
         builder.add_node("clerk", node)
         builder.add_edge(START, "clerk")
-        told_around = asyncio.run(stream(builder.compile(), mode, [QUESTION], subgraphs=around))
-        return told([heard, *told_around], counted=False)
+        told_around = asyncio.run(stream(builder.compile(), mode, [QUESTION], subgraphs=outer_subgraphs))
+        return told([inner_chunks, *told_around], counted=False)
 
     assert run(candidate()) == run(reference())
 
@@ -338,16 +342,18 @@ def test_an_inner_agent_sends_no_state_after_its_questions(mode: Any, version: s
 
 @versions
 @pytest.mark.parametrize(
-    ("made", "options"),
+    ("agent_options", "options"),
     [({"debug": True}, {}), ({}, {"debug": True}), ({}, {"print_mode": ["custom", "updates"]})],
     ids=["debug", "debug of a run", "print_mode"],
 )
-def test_the_terminal_shows_the_same(made: Any, options: Any, version: str, capsys: pytest.CaptureFixture[str]) -> None:
-    shown = []
+def test_the_terminal_shows_the_same(
+    agent_options: Any, options: Any, version: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    outputs = []
     for ns in (reference(), candidate()):
-        asyncio.run(agent(ns, turn("talk"), version=version, kept=False, **made).ainvoke(QUESTION, **options))
-        shown.append(re.sub(r", id='[^']*'", "", capsys.readouterr().out))
-    assert shown[1] == shown[0]
+        asyncio.run(agent(ns, turn("talk"), version=version, kept=False, **agent_options).ainvoke(QUESTION, **options))
+        outputs.append(re.sub(r", id='[^']*'", "", capsys.readouterr().out))
+    assert outputs[1] == outputs[0]
 
 
 @versions
@@ -365,7 +371,7 @@ def test_the_terminal_shows_the_same(made: Any, options: Any, version: str, caps
 )
 def test_invoking_with_these_gives_the_same(options: Any, version: str) -> None:
     def invoke(ns: Any) -> Any:
-        return _settled(
+        return _settle(
             dump(asyncio.run(agent(ns, turn("cheer"), version=version).ainvoke(QUESTION, THREAD, **options)))
         )
 
@@ -381,26 +387,28 @@ def test_events_tell_the_same(names: Any, version: str) -> None:
     """
 
     async def events(ns: Any) -> list[Any]:
-        made = agent(ns, turn(*names), version=version, name="clerk", kept=False)
-        found = [event async for event in made.astream_events(QUESTION, version="v2")]
-        return [_event(event) for event in found if event["name"] in ("clerk", "agent", "tools", *names, "ReplayModel")]
+        clerk = agent(ns, turn(*names), version=version, name="clerk", kept=False)
+        streamed = [event async for event in clerk.astream_events(QUESTION, version="v2")]
+        return [
+            _event(event) for event in streamed if event["name"] in ("clerk", "agent", "tools", *names, "ReplayModel")
+        ]
 
-    ours, theirs = asyncio.run(events(candidate())), asyncio.run(events(reference()))
-    assert sorted(ours, key=str) == sorted(theirs, key=str)
-    assert [kind for kind in ours if kind[1] != "tools" and kind[1] not in names] == [
-        kind for kind in theirs if kind[1] != "tools" and kind[1] not in names
+    actual, expected = asyncio.run(events(candidate())), asyncio.run(events(reference()))
+    assert sorted(actual, key=str) == sorted(expected, key=str)
+    assert [kind for kind in actual if kind[1] != "tools" and kind[1] not in names] == [
+        kind for kind in expected if kind[1] != "tools" and kind[1] not in names
     ]
-    assert any(event[:3] == ("on_chain_stream", "tools", ["graph:step:2"]) for event in ours)
+    assert any(event[:3] == ("on_chain_stream", "tools", ["graph:step:2"]) for event in actual)
 
 
 def _event(event: Any) -> tuple[Any, ...]:
     tags = [tag for tag in event["tags"] if tag.startswith("graph:step")]
-    told = {key: value for key, value in event["data"].items() if key in ("chunk", "output")}
+    data = {key: value for key, value in event["data"].items() if key in ("chunk", "output")}
     if event["name"] in ("clerk", "ReplayModel"):
-        told = {}
+        data = {}
     return (
         event["event"],
         event["name"],
         tags,
-        re.sub(r"'id': ('[-0-9a-f]{36}'|None)", "'id': '<random>'", str(dump(told))),
+        re.sub(r"'id': ('[-0-9a-f]{36}'|None)", "'id': '<random>'", str(dump(data))),
     )

@@ -46,50 +46,54 @@ class Thread:
     """A thread of one of the two agents, and the record of its states."""
 
     def __init__(self, ns: Any, *replies: AIMessage, version: str = "v2", **options: Any) -> None:
-        self.asked: list[Any] = []
-        self.seen: list[Any] = []
-        model = ReplayModel(*replies, log=self.asked)
+        self.requests: list[Any] = []
+        self.records: list[Any] = []
+        model = ReplayModel(*replies, log=self.requests)
         self.agent = ns.create_react_agent(
             model, [double, ask, fails], checkpointer=InMemorySaver(), version=version, **options
         )
 
-    def run(self, given: Any, config: Any = AT, **options: Any) -> Any:
+    def run(self, value: Any, config: Any = AT, **options: Any) -> Any:
         try:
-            result = self.agent.invoke(given, config, **options)
+            result = self.agent.invoke(value, config, **options)
         except Exception as error:
-            self.seen.append(("raised", type(error).__name__))
+            self.records.append(("raised", type(error).__name__))
             return None
-        self.seen.append(("result", _values(result)))
+        self.records.append(("result", _values(result)))
         return result
 
     def look(self, config: Any = AT, *, past: bool = False) -> Any:
         """Record the state; for a past state, without the later results of its tasks."""
         state = self.agent.get_state(config)
-        shown = _snapshot(state)
-        self.seen.append(("state", {**shown, "tasks": [task[:2] for task in shown["tasks"]]} if past else shown))
+        record = _snapshot(state)
+        self.records.append(("state", {**record, "tasks": [task[:2] for task in record["tasks"]]} if past else record))
         return state
 
     def history(self, **options: Any) -> list[Any]:
         """Record the history."""
-        places = list(self.agent.get_state_history(AT, **options))
-        self.seen.append(("history", *map(_snapshot, places), [place.metadata["step"] for place in places]))
-        return places
+        snapshots = list(self.agent.get_state_history(AT, **options))
+        self.records.append(
+            ("history", *map(_snapshot, snapshots), [snapshot.metadata["step"] for snapshot in snapshots])
+        )
+        return snapshots
 
     def update(self, *args: Any, config: Any = AT, **options: Any) -> Any:
         try:
             changed = self.agent.update_state(config, *args, **options)
         except InvalidUpdateError as error:
-            self.seen.append(("raised", type(error).__name__))
+            self.records.append(("raised", type(error).__name__))
             return config
-        self.seen.append("updated")
+        self.records.append("updated")
         return changed
 
 
 def _values(values: Any) -> Any:
-    shown = {key: value for key, value in values.items() if key != "messages"}
+    other_values = {key: value for key, value in values.items() if key != "messages"}
     messages = [(m.type, m.content, m.name, getattr(m, "tool_calls", [])) for m in values.get("messages", [])]
-    questions = sorted(one.value for one in shown.pop("__interrupt__", ()))  # LangGraph sorts them by arrival
-    return dump([messages, questions, shown])
+    questions = sorted(
+        open_question.value for open_question in other_values.pop("__interrupt__", ())
+    )  # LangGraph sorts them by arrival
+    return dump([messages, questions, other_values])
 
 
 def _snapshot(state: Any) -> Any:
@@ -99,7 +103,7 @@ def _snapshot(state: Any) -> Any:
         "next": state.next,
         "source": metadata.get("source"),
         "parents": metadata.get("parents"),
-        "questions": [one.value for task in state.tasks for one in _open(task)],
+        "questions": [open_question.value for task in state.tasks for open_question in _open(task)],
         "tasks": [_task(task) for task in state.tasks],
         "is new": state.created_at is None,
     }
@@ -112,19 +116,19 @@ def _open(task: Any) -> Any:
 def _task(task: Any) -> Any:
     path = task.path[:2] if task.path[0] == "__pregel_push" else task.path
     result = None if task.result is None else _values(task.result)
-    return task.name, path, task.error, [one.value for one in _open(task)], task.state, result
+    return task.name, path, task.error, [open_question.value for open_question in _open(task)], task.state, result
 
 
-def _differences(one: Any, other: Any, where: str) -> Iterator[str]:
+def _differences(first: Any, second: Any, path: str) -> Iterator[str]:
     """Return the paths of two values that differ, and the differences."""
-    if isinstance(one, dict) and isinstance(other, dict):
-        for key in {**one, **other}:
-            yield from _differences(one.get(key), other.get(key), f"{where}.{key}")
-    elif isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)) and len(one) == len(other):
-        for number, pair in enumerate(zip(one, other, strict=True)):
-            yield from _differences(*pair, f"{where}[{number}]")
-    elif one != other:
-        yield f"{where}: {one!r}, and LangGraph's {other!r}"
+    if isinstance(first, dict) and isinstance(second, dict):
+        for key in {**first, **second}:
+            yield from _differences(first.get(key), second.get(key), f"{path}.{key}")
+    elif isinstance(first, (list, tuple)) and isinstance(second, (list, tuple)) and len(first) == len(second):
+        for number, pair in enumerate(zip(first, second, strict=True)):
+            yield from _differences(*pair, f"{path}[{number}]")
+    elif first != second:
+        yield f"{path}: {first!r}, and LangGraph's {second!r}"
 
 
 def both(*replies: AIMessage, **options: Any) -> tuple[Thread, Thread]:
@@ -134,12 +138,12 @@ def both(*replies: AIMessage, **options: Any) -> tuple[Thread, Thread]:
 
 def same(talk: Talk, *replies: AIMessage, **options: Any) -> list[Any]:
     """Run the same conversation with both agents, and compare their records."""
-    theirs, ours = both(*replies, **options)
-    talk(theirs)
-    talk(ours)
-    assert not list(_differences(ours.seen, theirs.seen, "seen"))
-    assert dump(ours.asked) == dump(theirs.asked)
-    return ours.seen
+    reference_thread, own_thread = both(*replies, **options)
+    talk(reference_thread)
+    talk(own_thread)
+    assert not list(_differences(own_thread.records, reference_thread.records, "seen"))
+    assert dump(own_thread.requests) == dump(reference_thread.requests)
+    return own_thread.records
 
 
 def conversation(*replies: AIMessage, versions: Sequence[str] = ("v1", "v2"), **options: Any) -> Any:
@@ -148,15 +152,15 @@ def conversation(*replies: AIMessage, versions: Sequence[str] = ("v1", "v2"), **
     The conversation takes the thread, and the parameters of the test if there are any.
     """
 
-    def decorated(talk: Any) -> Any:
+    def decorate(talk: Any) -> Any:
         return for_each(
             "version",
             versions,
             talk,
-            lambda version, given: same(partial(talk, **given), *replies, version=version, **options),
+            lambda version, arguments: same(partial(talk, **arguments), *replies, version=version, **options),
         )
 
-    return decorated
+    return decorate
 
 
 @conversation(ONE, DONE)
@@ -179,9 +183,9 @@ def test_two_turns_and_their_history(thread: Thread) -> None:
     thread.run(question())
     thread.run(question("again", "h2"))
     thread.look()
-    places = thread.history()
-    for place in places[:-1]:
-        thread.look(place.config, past=True)
+    snapshots = thread.history()
+    for snapshot in snapshots[:-1]:
+        thread.look(snapshot.config, past=True)
     thread.history(limit=2)
     thread.history(filter={"source": "update"})
 
@@ -199,8 +203,10 @@ def test_calls_that_ask_beside_one_that_does_not() -> None:
     def talk(thread: Thread) -> None:
         result = thread.run(question())
         state = thread.look()
-        assert {one.id for one in state.interrupts} == {one.id for one in result["__interrupt__"]}
-        by_value = {one.value: one.id for one in state.interrupts}
+        assert {open_question.id for open_question in state.interrupts} == {
+            open_question.id for open_question in result["__interrupt__"]
+        }
+        by_value = {open_question.value: open_question.id for open_question in state.interrupts}
         thread.run(Command(resume={by_value["b"]: "B"}))
         thread.look()
         thread.run(Command(resume={by_value["a"]: "A"}))
@@ -224,12 +230,12 @@ def test_stops_before_and_after_nodes(node: str, when: str, version: str) -> Non
     same(talk, ONE, DONE, version=version, **{when: [node]})
 
 
-@pytest.mark.parametrize("given", [Command(resume="go on"), Command(resume={}), None], ids=["word", "nothing", "none"])
+@pytest.mark.parametrize("value", [Command(resume="go on"), Command(resume={}), None], ids=["word", "nothing", "none"])
 @conversation(ONE, DONE, interrupt_before=["tools"])
-def test_any_word_goes_on_after_a_stop_before_a_node(thread: Thread, given: Any) -> None:
+def test_any_word_goes_on_after_a_stop_before_a_node(thread: Thread, value: Any) -> None:
     """The stop is no question, and clients that always send a `Command` must be able to continue."""
     thread.run(question())
-    assert "done" in str(thread.run(given))
+    assert "done" in str(thread.run(value))
 
 
 @conversation(ONE, DONE, interrupt_before=["tools"])
@@ -291,8 +297,8 @@ def test_several_updates(thread: Thread) -> None:
 @conversation(ONE, DONE, turn(3, call("double", {"x": 3}, "c")), AIMessage("done", id="ai-4"))
 def test_a_fork_goes_on_from_a_place_in_the_middle(thread: Thread, length: int) -> None:
     thread.run(question())
-    place = next(one for one in thread.history() if len(one.values["messages"]) == length)
-    thread.run(None, place.config)
+    snapshot = next(entry for entry in thread.history() if len(entry.values["messages"]) == length)
+    thread.run(None, snapshot.config)
     thread.look()
 
 
@@ -309,21 +315,21 @@ def test_the_model_failed(version: str) -> None:
         def _generate(self, *args: Any, **kwargs: Any) -> Any:
             raise ValueError("no model")
 
-    def seen(ns: Any) -> Iterator[Any]:
+    def states_of(ns: Any) -> Iterator[Any]:
         agent = ns.create_react_agent(Broken(DONE), [double], checkpointer=InMemorySaver(), version=version)
         with pytest.raises(ValueError, match="no model"):
             agent.invoke(question(), AT)
         yield _snapshot(agent.get_state(AT))
 
-    assert list(seen(candidate())) == list(seen(reference()))
+    assert list(states_of(candidate())) == list(states_of(reference()))
 
 
 @conversation(ONE, DONE, MORE, versions=("v2",))
 def test_a_past_place_shows_what_its_tasks_did(thread: Thread) -> None:
     thread.run(question())
     thread.run(question("again", "h2"))
-    for place in thread.history():
-        thread.look(place.config)
+    for snapshot in thread.history():
+        thread.look(snapshot.config)
 
 
 SAME = call("double", {"x": 1}, "a")
@@ -334,7 +340,7 @@ def no_change(state: Any) -> dict[str, Any]:
     return {}
 
 
-def said(thread: Thread) -> list[tuple[str, str]]:
+def texts_in(thread: Thread) -> list[tuple[str, str]]:
     return [(message.type, message.content) for message in thread.agent.invoke(question(), AT)["messages"]]
 
 
@@ -342,36 +348,36 @@ def said(thread: Thread) -> list[tuple[str, str]]:
 def test_without_a_hook_a_call_that_comes_again_runs_again(version: str) -> None:
     """Many models number their calls anew in each reply."""
     replies = [turn(1, SAME), turn(2, SAME), AIMessage("done", id="ai-3")]
-    theirs, ours = map(said, both(*replies, version=version))
-    assert theirs == ours
-    assert [text for kind, text in ours if kind == "tool"] == ["2", "2"]
+    expected, actual = map(texts_in, both(*replies, version=version))
+    assert expected == actual
+    assert [text for kind, text in actual if kind == "tool"] == ["2", "2"]
 
 
 def test_with_a_hook_after_the_model_the_same_call_again_ends_the_run() -> None:
     """A model that repeats its request without end must not be asked without end."""
     replies = [turn(1, SAME), turn(2, SAME), turn(3, SAME)]
     threads = both(*replies, post_model_hook=no_change)
-    theirs, ours = map(said, threads)
-    assert ours == theirs == [("human", "q"), ("ai", ""), ("tool", "2"), ("ai", "")]
+    expected, actual = map(texts_in, threads)
+    assert actual == expected == [("human", "q"), ("ai", ""), ("tool", "2"), ("ai", "")]
     assert [thread.agent.get_state(AT).next for thread in threads] == [(), ()]
 
 
 def test_version_1_with_such_a_hook_ends_too_where_langgraph_breaks() -> None:
     """LangGraph's v1 has no edge from the hook to the tools."""
     replies = [turn(1, SAME), turn(2, SAME)]
-    theirs, ours = both(*replies, version="v1", post_model_hook=no_change)
+    reference_thread, thread = both(*replies, version="v1", post_model_hook=no_change)
 
     with pytest.raises(KeyError):
-        said(theirs)
-    assert said(ours)[2:] == [("tool", "2"), ("ai", "")]
+        texts_in(reference_thread)
+    assert texts_in(thread)[2:] == [("tool", "2"), ("ai", "")]
 
 
 @versions
 def test_beside_a_call_that_comes_again_a_new_one_runs(version: str) -> None:
     """As in LangGraph only the new call runs, because the other one has its answer; LangGraph's v1 fails here."""
     replies = [turn(1, SAME), turn(2, SAME, call("double", {"x": 5}, "b")), AIMessage("done", id="ai-3")]
-    theirs, ours = both(*replies, version=version, post_model_hook=no_change)
-    for thread in (ours, theirs) if version == "v2" else (ours,):
+    reference_thread, own_thread = both(*replies, version=version, post_model_hook=no_change)
+    for thread in (own_thread, reference_thread) if version == "v2" else (own_thread,):
         messages = thread.agent.invoke(question(), AT)["messages"]
         answers = [(m.tool_call_id, m.content) for m in messages if isinstance(m, ToolMessage) and m.status != "error"]
         assert answers == [("a", "2"), ("b", "10")]
@@ -382,8 +388,8 @@ def test_beside_a_call_that_comes_again_a_new_one_runs(version: str) -> None:
 def test_another_call_under_an_id_that_was_used_is_not_answered(version: str) -> None:
     """LangGraph ends without running the call, so a model that numbers calls anew would get no results."""
     replies = [turn(1, SAME), turn(2, call("double", {"x": 4}, "a")), AIMessage("done", id="ai-3")]
-    ours = Thread(candidate(), *replies, version=version, post_model_hook=no_change)
-    assert said(ours)[-3:] == [("ai", ""), ("tool", "8"), ("ai", "done")]
+    thread = Thread(candidate(), *replies, version=version, post_model_hook=no_change)
+    assert texts_in(thread)[-3:] == [("ai", ""), ("tool", "8"), ("ai", "done")]
 
 
 @versions
@@ -403,34 +409,40 @@ def test_what_only_stands_for_an_answer_answers_nothing(version: str) -> None:
 def test_an_update_of_the_past_is_one_place_after_the_one_it_changes(thread: Thread) -> None:
     """The parent of the new place is the place that was changed."""
     thread.run(question())
-    place = next(one for one in thread.history() if one.next == ("tools",))
-    config = thread.update({"messages": [turn(1, call("double", {"x": 4}, "a"))]}, config=place.config)
+    snapshot = next(entry for entry in thread.history() if entry.next == ("tools",))
+    config = thread.update({"messages": [turn(1, call("double", {"x": 4}, "a"))]}, config=snapshot.config)
     thread.history()
     state = thread.look(config)
-    thread.seen.append(state.parent_config == place.config)
+    thread.records.append(state.parent_config == snapshot.config)
     thread.run(None, config)
     thread.history()
 
 
-@pytest.mark.parametrize("where", ["__start__", "agent", "tools", None])
+@pytest.mark.parametrize("next_node", ["__start__", "agent", "tools", None])
 @conversation(ONE, DONE, MORE)
-def test_a_copy_of_a_place_goes_on_as_the_place_would(thread: Thread, where: str | None) -> None:
+def test_a_copy_of_a_place_goes_on_as_the_place_would(thread: Thread, next_node: str | None) -> None:
     """`as_node="__copy__"` makes a place beside the one that is copied."""
     thread.run(question())
-    place = next(one for one in thread.history() if one.next == (() if where is None else (where,)))
-    config = thread.update(None, config=place.config, as_node="__copy__")
+    snapshot = next(entry for entry in thread.history() if entry.next == (() if next_node is None else (next_node,)))
+    config = thread.update(None, config=snapshot.config, as_node="__copy__")
     state = thread.look(config, past=True)
-    thread.seen.append(_where(state.parent_config) == _where(place.parent_config))
-    thread.seen.append(places_of(thread))
+    thread.records.append(_where(state.parent_config) == _where(snapshot.parent_config))
+    thread.records.append(places_of(thread))
     thread.run(None, config)
-    thread.seen.append(places_of(thread))
+    thread.records.append(places_of(thread))
 
 
 def places_of(thread: Thread) -> list[Any]:
     """Return the history without the results of tasks."""
-    places = thread.agent.get_state_history(AT)
+    snapshots = thread.agent.get_state_history(AT)
     return [
-        (one.metadata["source"], one.metadata["step"], one.next, len(one.values.get("messages", ()))) for one in places
+        (
+            snapshot.metadata["source"],
+            snapshot.metadata["step"],
+            snapshot.next,
+            len(snapshot.values.get("messages", ())),
+        )
+        for snapshot in snapshots
     ]
 
 
@@ -442,10 +454,10 @@ def _where(config: Any) -> Any:
 def test_a_copy_can_be_changed_at_once(thread: Thread) -> None:
     """The copy may come with a list of updates, each in the name of a node."""
     thread.run(question())
-    place = next(one for one in thread.history() if one.next == ("agent",))
-    config = thread.update([(question("by hand", "h2"), "agent")], config=place.config, as_node="__copy__")
+    snapshot = next(entry for entry in thread.history() if entry.next == ("agent",))
+    config = thread.update([(question("by hand", "h2"), "agent")], config=snapshot.config, as_node="__copy__")
     thread.look(config)
-    thread.seen.append(places_of(thread))
+    thread.records.append(places_of(thread))
 
 
 def test_a_copy_takes_no_values_that_would_be_passed_over() -> None:
@@ -473,19 +485,21 @@ def test_what_comes_next_after_an_update_while_a_question_is_open(thread: Thread
 
 @versions
 @pytest.mark.parametrize(
-    ("added", "asked"),
+    ("added", "model_runs"),
     [(question("check the stock first", "h2"), True), ({"messages": [AIMessage("no", id="x")]}, False), (None, False)],
     ids=["a message of the user", "a message of the model", "nothing"],
 )
-def test_after_an_end_by_hand_the_model_decides_on_what_it_has_not_seen(added: Any, asked: bool, version: str) -> None:
+def test_after_an_end_by_hand_the_model_decides_on_what_it_has_not_seen(
+    added: Any, model_runs: bool, version: str
+) -> None:
     """Calls that the model had requested earlier do not run."""
     thread = Thread(candidate(), ONE, MORE, version=version, interrupt_before=["tools"])
     thread.run(question())
     thread.update(added, as_node="__end__")
-    assert thread.agent.get_state(AT).next == (("agent",) if asked else ())
+    assert thread.agent.get_state(AT).next == (("agent",) if model_runs else ())
     result = thread.agent.invoke(None, AT)
-    assert [message.content for message in result["messages"]][-1] == ("more" if asked else "no" if added else "")
-    assert len(thread.asked) == 1 + asked
+    assert [message.content for message in result["messages"]][-1] == ("more" if model_runs else "no" if added else "")
+    assert len(thread.requests) == 1 + model_runs
     assert not any(m.content == "2" for m in result["messages"])
 
 
@@ -516,11 +530,11 @@ def test_a_command_takes_as_many_steps(kind: str, new: bool, version: str) -> No
 def test_an_answer_with_an_update_takes_as_many_steps(thread: Thread) -> None:
     thread.run(question())
     thread.run(Command(resume="yes", update=question("more", "h2")))
-    thread.seen.append(thread.agent.get_state(AT).metadata["step"])
+    thread.records.append(thread.agent.get_state(AT).metadata["step"])
     # LangGraph sends its model call, text and answer in the order of the state, and providers refuse that.
     # callboard sends the answer first (`tests/agent/test_history.py`); everything else is equal.
-    kind, messages, tools = thread.asked[-1]
-    thread.asked[-1] = kind, [*messages[:-2], *sorted(messages[-2:], key=str)], tools
+    kind, messages, tools = thread.requests[-1]
+    thread.requests[-1] = kind, [*messages[:-2], *sorted(messages[-2:], key=str)], tools
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3])

@@ -10,7 +10,7 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 
-from ._harness import SYNC, Case, alike, asks, call, tabled, wants
+from ._harness import SYNC, Case, alike, asks, call, table_test, wants
 from ._model import ReplayModel
 
 
@@ -21,9 +21,9 @@ class Recorder(BaseCallbackHandler):
         self.log = log
 
     def on_tool_start(self, serialized: Any, input_str: str, **kwargs: Any) -> None:
-        who = (kwargs.get("metadata") or {}).get("who")
+        origin = (kwargs.get("metadata") or {}).get("who")
         facts = {key: kwargs.get(key) for key in ("inputs", "name", "tool_call_id")}
-        self.log.append(("start", serialized, input_str, facts, tags_in(kwargs), who))
+        self.log.append(("start", serialized, input_str, facts, tags_in(kwargs), origin))
 
     def on_tool_end(self, output: Any, **kwargs: Any) -> None:
         self.log.append(("end", output, kwargs.get("name"), tags_in(kwargs)))
@@ -68,7 +68,7 @@ TOOLS = {
 }
 
 
-def heard(tool: Any, args: dict[str, Any], recorder: Any = Recorder, **options: Any) -> Any:
+def scenario_of(tool: Any, args: dict[str, Any], recorder: Any = Recorder, **options: Any) -> Any:
     def scenario(ns: Any) -> Case:
         log: list[Any] = []
         config = {"callbacks": [recorder(log)], "tags": ["user"], "metadata": {"who": "config"}}
@@ -80,18 +80,18 @@ def heard(tool: Any, args: dict[str, Any], recorder: Any = Recorder, **options: 
 
 HEARD: dict[str, Any] = {
     **{
-        f"{label} and {args}": heard(one, args)
-        for label, one in TOOLS.items()
+        f"{label} and {args}": scenario_of(traced_tool, args)
+        for label, traced_tool in TOOLS.items()
         for args in ({"x": 1}, {"x": "no"}, {"x": 1, "state": "forged"}, {})
     },
-    "an unhandled error": (heard(TOOLS["an error"], {"x": 1}, handle_tool_errors=False), "ValueError"),
+    "an unhandled error": (scenario_of(TOOLS["an error"], {"x": 1}, handle_tool_errors=False), "ValueError"),
     "a handler that insists on its error": (
-        heard(TOOLS["a result"], {"x": 1}, Failing, handle_tool_errors=False),
+        scenario_of(TOOLS["a result"], {"x": 1}, Failing, handle_tool_errors=False),
         "RuntimeError",
     ),
-    "a handler that insists on its error, handled": heard(TOOLS["a result"], {"x": 1}, Failing),
+    "a handler that insists on its error, handled": scenario_of(TOOLS["a result"], {"x": 1}, Failing),
 }
-test_a_handler_hears_the_same_of = tabled(HEARD)
+test_a_handler_hears_the_same_of = table_test(HEARD)
 
 
 @alike

@@ -8,7 +8,7 @@ from langchain_core.tools import StructuredTool
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
 from langgraph.types import Command, Send
 
-from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, tabled, wants
+from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, table_test, wants
 
 
 def message(id: str = "call-1", content: str = "done") -> ToolMessage:
@@ -22,8 +22,8 @@ def gives(name: str, make: Callable[[], Any]) -> StructuredTool:
 def single(make: Callable[[], Any], *, as_list: bool = False, **case: Any) -> Any:
     """Return a scenario of a tool that returns a command; `make` makes it."""
     state = [asks(call("give"))] if as_list else wants("give", foo="bar")
-    around: dict[str, Any] = {"state": MessageList} if as_list else {}
-    return lambda ns: Case(ns.ToolNode([gives("give", make)]), state, **around, **case)
+    graph_options: dict[str, Any] = {"state": MessageList} if as_list else {}
+    return lambda ns: Case(ns.ToolNode([gives("give", make)]), state, **graph_options, **case)
 
 
 def clear() -> RemoveMessage:
@@ -108,7 +108,7 @@ PARENT: dict[str, Callable[[], Any]] = {
 }
 
 
-def given(make: Callable[[], Any], input: Any, *, send: bool = False, seed: Any = None, **options: Any) -> Any:
+def node_scenario(make: Callable[[], Any], input: Any, *, send: bool = False, seed: Any = None, **options: Any) -> Any:
     return lambda ns: Case(ns.ToolNode([gives("give", make)], **options), input, send=send, seed=seed or {})
 
 
@@ -124,24 +124,27 @@ COMMANDS: dict[str, Any] = {
         for label, update in (("dict", {"messages": [message()]}), ("empty", []), ("foreign", [message("other")]))
     },
     **{f"{label} for the parent graph": single(make, parent=True) for label, make in PARENT.items()},
-    "a refused command that is handled": given(
+    "a refused command that is handled": node_scenario(
         REFUSED["an update without a message"], wants("give"), handle_tool_errors=True
     ),
-    "a dict update for a list of calls": given(
+    "a dict update for a list of calls": node_scenario(
         DICT_COMMANDS["an update with its message"], [call("give")], send=True, seed={"foo": "bar"}
     ),
     "no message for a list of calls, with the list example": (
-        given(lambda: Command(update={"foo": "x"}), [call("give")], send=True),
+        node_scenario(lambda: Command(update={"foo": "x"}), [call("give")], send=True),
         "ValueError",
     ),
 }
-test_a_command_is_obeyed_or_refused_alike = tabled(COMMANDS)
+test_a_command_is_obeyed_or_refused_alike = table_test(COMMANDS)
 
 CHAT = {"chat": [asks(call("give"))]}
-test_a_message_counts_under_the_messages_key_only = tabled(
+test_a_message_counts_under_the_messages_key_only = table_test(
     {
-        "chat": given(lambda: Command(update={"chat": [message()]}), CHAT, messages_key="chat"),
-        "messages": (given(lambda: Command(update={"messages": [message()]}), CHAT, messages_key="chat"), "ValueError"),
+        "chat": node_scenario(lambda: Command(update={"chat": [message()]}), CHAT, messages_key="chat"),
+        "messages": (
+            node_scenario(lambda: Command(update={"messages": [message()]}), CHAT, messages_key="chat"),
+            "ValueError",
+        ),
     },
     modes=DIRECT_MODES,
 )
@@ -172,5 +175,5 @@ def test_combined_sends_to_the_parent_drop_their_updates_and_stand_last(ns: Any)
 
 @alike
 def test_a_returned_command_is_not_changed(ns: Any) -> Case:
-    kept = Command(update={"messages": [ToolMessage("d", tool_call_id="call-1", id="m")]})
-    return single(lambda: kept, log=[kept])(ns)  # type: ignore[no-any-return]
+    command = Command(update={"messages": [ToolMessage("d", tool_call_id="call-1", id="m")]})
+    return single(lambda: command, log=[command])(ns)  # type: ignore[no-any-return]

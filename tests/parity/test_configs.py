@@ -42,27 +42,29 @@ class Seen:
         return {}
 
 
-def in_graph(ns: Any, seen: Seen, *, sent: bool = False) -> tuple[Any, Any]:
+def in_graph(ns: Any, recorder: Seen, *, is_sent: bool = False) -> tuple[Any, Any]:
     builder: Any = StateGraph(State)
-    builder.add_node("tools", ns.ToolNode([seen.tool]))
-    if sent:
+    builder.add_node("tools", ns.ToolNode([recorder.tool]))
+    if is_sent:
         builder.add_conditional_edges(START, lambda state: [Send("tools", state["messages"][-1].tool_calls)])
     else:
         builder.add_edge(START, "tools")
     return builder.compile(checkpointer=InMemorySaver()), asks(call("look", {"x": 1}))
 
 
-def in_agent(ns: Any, seen: Seen) -> tuple[Any, Any]:
-    agent = ns.create_react_agent(replies(), [seen.tool], pre_model_hook=seen.hook, checkpointer=InMemorySaver())
+def in_agent(ns: Any, recorder: Seen) -> tuple[Any, Any]:
+    agent = ns.create_react_agent(
+        replies(), [recorder.tool], pre_model_hook=recorder.hook, checkpointer=InMemorySaver()
+    )
     return agent, ("user", "go")
 
 
-def in_langchains_agent(ns: Any, seen: Seen) -> tuple[Any, Any]:
+def in_langchains_agent(ns: Any, recorder: Seen) -> tuple[Any, Any]:
     @before_model
     def hook(state: Any, runtime: Any) -> None:
-        seen.note("hook", get_config())
+        recorder.note("hook", get_config())
 
-    return ns.create_agent(replies(), [seen.tool], middleware=[hook], checkpointer=InMemorySaver()), ("user", "go")
+    return ns.create_agent(replies(), [recorder.tool], middleware=[hook], checkpointer=InMemorySaver()), ("user", "go")
 
 
 def replies() -> ReplayModel:
@@ -70,11 +72,11 @@ def replies() -> ReplayModel:
 
 
 def keys_in(build: Callable[[Any, Seen], tuple[Any, Any]], ns: Any) -> Keys:
-    seen = Seen()
-    runnable, message = build(ns, seen)
+    recorder = Seen()
+    runnable, message = build(ns, recorder)
     config = {"configurable": {"thread_id": "1", "mine": 1}, "metadata": {"own": 1}}
     runnable.invoke({"messages": [message]}, config)
-    return seen.keys
+    return recorder.keys
 
 
 DIFFERENT = {
@@ -88,11 +90,13 @@ DIFFERENT = {
 which find what they need elsewhere, and the namespace in the metadata of tools."""
 
 
-@pytest.mark.parametrize("build", [in_graph, lambda *given: in_graph(*given, sent=True), in_agent, in_langchains_agent])
+@pytest.mark.parametrize(
+    "build", [in_graph, lambda *arguments: in_graph(*arguments, is_sent=True), in_agent, in_langchains_agent]
+)
 def test_tools_and_hooks_get_the_keys_that_langgraph_gives(build: Any) -> None:
-    theirs, ours = keys_in(build, reference()), keys_in(build, candidate())
-    assert ours.keys() == theirs.keys()
-    allowed = DIFFERENT if "hook" in theirs else set()
-    for name, parts in theirs.items():
-        for expected, found in zip(parts, ours[name], strict=True):
-            assert expected ^ found <= allowed, f"{name}: missing {expected - found}, more {found - expected}"
+    expected_keys, actual_keys = keys_in(build, reference()), keys_in(build, candidate())
+    assert actual_keys.keys() == expected_keys.keys()
+    allowed = DIFFERENT if "hook" in expected_keys else set()
+    for name, parts in expected_keys.items():
+        for expected, actual in zip(parts, actual_keys[name], strict=True):
+            assert expected ^ actual <= allowed, f"{name}: missing {expected - actual}, more {actual - expected}"

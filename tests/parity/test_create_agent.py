@@ -31,7 +31,7 @@ from langgraph.types import Command
 from typing_extensions import NotRequired
 
 from ._dump import dump
-from ._harness import DIRECT_MODES, QUESTION, THREAD, Case, ask, call, cheer, double, fails, final, tabled, turn
+from ._harness import DIRECT_MODES, QUESTION, THREAD, Case, ask, call, cheer, double, fails, final, table_test, turn
 from ._model import Answer, ReplayModel
 from ._prebuilt import candidate, reference
 
@@ -145,8 +145,8 @@ class Scene(NamedTuple):
 
     def agent(self, ns: Any, log: list[Any], *, model: Any = None, **options: Any) -> Any:
         model = model or ReplayModel(*self.replies, log=log)
-        given = {"state_schema": Moody, **self.options, **options}
-        return ns.create_agent(model, TOOLS, middleware=self.middleware(log), **given)
+        agent_options = {"state_schema": Moody, **self.options, **options}
+        return ns.create_agent(model, TOOLS, middleware=self.middleware(log), **agent_options)
 
     def case(self, ns: Any) -> Case:
         log: list[Any] = []
@@ -195,7 +195,7 @@ RAISES: dict[str, tuple[Scene, str]] = {
     "the recursion limit": (Scene(FOREVER, config={"recursion_limit": 7}), "GraphRecursionError"),
 }
 
-test_a_run_has_the_same_result_and_asks_the_same = tabled(
+test_a_run_has_the_same_result_and_asks_the_same = table_test(
     {
         **{label: scene.case for label, scene in SCENES.items()},
         **{label: (scene.case, error) for label, (scene, error) in RAISES.items()},
@@ -205,19 +205,19 @@ test_a_run_has_the_same_result_and_asks_the_same = tabled(
 
 
 async def chunks(ns: Any, scene: Scene, mode: Any) -> list[Any]:
-    made = scene.agent(ns, [], checkpointer=InMemorySaver())
+    agent = scene.agent(ns, [], checkpointer=InMemorySaver())
     config: Any = {**THREAD, **scene.config}
-    return [_told(dump(chunk)) async for chunk in made.astream(scene.input, config, stream_mode=mode)]
+    return [_normalize(dump(chunk)) async for chunk in agent.astream(scene.input, config, stream_mode=mode)]
 
 
-def _told(value: Any) -> Any:
+def _normalize(value: Any) -> Any:
     if isinstance(value, list):
-        return [_told(item) for item in value]
+        return [_normalize(item) for item in value]
     if not isinstance(value, dict):
         return value
     if value.get("message") in ("ToolMessage", "AIMessage") and value["id"] is None:
         value = {**value, "id": "<random>"}
-    return {key: _told(item) for key, item in value.items()}
+    return {key: _normalize(item) for key, item in value.items()}
 
 
 @pytest.mark.parametrize("mode", MODES, ids=str)
@@ -264,16 +264,18 @@ TALKS: dict[str, Talk] = {
 
 def places(talk: Talk, *namespaces: Any) -> list[Any]:
     """Return the result of each run, and the place where its thread then stands; runs take the namespaces in turns."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
     saver, model = InMemorySaver(), ReplayModel(*talk.scene.replies)
-    for given, ns in zip(talk.inputs, cycle(namespaces), strict=False):
-        made = talk.scene.agent(ns, [], model=model, checkpointer=saver)
-        result = made.invoke(given, THREAD)
-        place = made.get_state(THREAD)
-        questions = [question.value for question in place.interrupts]
-        values = dict(place.values)
-        found.append(_told(dump([{**result, "__interrupt__": questions}, values, sorted(set(place.next)), questions])))
-    return found
+    for value, ns in zip(talk.inputs, cycle(namespaces), strict=False):
+        agent = talk.scene.agent(ns, [], model=model, checkpointer=saver)
+        result = agent.invoke(value, THREAD)
+        snapshot = agent.get_state(THREAD)
+        questions = [question.value for question in snapshot.interrupts]
+        values = dict(snapshot.values)
+        outcomes.append(
+            _normalize(dump([{**result, "__interrupt__": questions}, values, sorted(set(snapshot.next)), questions]))
+        )
+    return outcomes
 
 
 @pytest.mark.parametrize("label", TALKS)

@@ -56,7 +56,7 @@ def test_a_result_has_the_id_of_the_state_as_soon_as_it_is_streamed(mode: Any) -
     """LangGraph's agents stream the result without an id, so a reader cannot find it in the state."""
     agent = candidate().create_react_agent(ReplayModel(asks(call("double", {"x": 1})), "done"), [double])
     streamed: list[Any] = []
-    kept: list[Any] = []
+    stored: list[Any] = []
 
     def look_for_results(value: Any) -> None:
         if isinstance(value, ToolMessage):
@@ -72,8 +72,8 @@ def test_a_result_has_the_id_of_the_state_as_soon_as_it_is_streamed(mode: Any) -
         if kind == mode:
             look_for_results(chunk)
         else:
-            kept = [message.id for message in chunk["messages"] if isinstance(message, ToolMessage)]
-    assert set(streamed) == set(kept) != {None}
+            stored = [message.id for message in chunk["messages"] if isinstance(message, ToolMessage)]
+    assert set(streamed) == set(stored) != {None}
 
 
 @pytest.mark.real_clock  # an agent that is built for the first time imports modules in a thread

@@ -16,7 +16,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import create_react_agent
 
-from ._harness import DIRECT_MODES, Case, alike, tabled, wants
+from ._harness import DIRECT_MODES, Case, alike, table_test, wants
 
 
 class TwoHalves(BaseChatModel):
@@ -32,30 +32,30 @@ class TwoHalves(BaseChatModel):
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         return self.bind(**kwargs)
 
-    def _said(self, messages: list[Any]) -> AIMessage:
+    def _reply(self, messages: list[Any]) -> AIMessage:
         if messages[-1].type == "tool":
             return AIMessage("done", id="2")
         return AIMessage("", id="1", tool_calls=[{"name": self.tool, "args": {"x": 1}, "id": "call-1"}])
 
     def _generate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
         self.log.append("model: sync")
-        return ChatResult(generations=[ChatGeneration(message=self._said(messages))])
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages))])
 
     async def _agenerate(self, messages: Any, *args: Any, **kwargs: Any) -> ChatResult:
         self.log.append("model: async")
-        return ChatResult(generations=[ChatGeneration(message=self._said(messages))])
+        return ChatResult(generations=[ChatGeneration(message=self._reply(messages))])
 
 
 class StreamsTwoHalves(TwoHalves):
     """A model that streams, token by token, which half was called."""
 
     def _chunks(self, messages: list[Any]) -> Iterator[ChatGenerationChunk]:
-        said = self._said(messages)
+        reply = self._reply(messages)
         pieces: list[Any] = [{"tool_call_chunks": [
-            {"name": one["name"], "args": '{"x": 1}', "id": one["id"], "index": 0} for one in said.tool_calls
-        ]}] if said.tool_calls else [{"content": "do"}, {"content": "ne"}]  # fmt: skip
+            {"name": call["name"], "args": '{"x": 1}', "id": call["id"], "index": 0} for call in reply.tool_calls
+        ]}] if reply.tool_calls else [{"content": "do"}, {"content": "ne"}]  # fmt: skip
         for piece in pieces:
-            yield ChatGenerationChunk(message=AIMessageChunk(**{"content": "", "id": said.id, **piece}))
+            yield ChatGenerationChunk(message=AIMessageChunk(**{"content": "", "id": reply.id, **piece}))
 
     def _stream(self, messages: Any, *args: Any, **kwargs: Any) -> Iterator[ChatGenerationChunk]:
         self.log.append("stream: sync")
@@ -67,21 +67,21 @@ class StreamsTwoHalves(TwoHalves):
             yield chunk
 
 
-def halves(log: list[Any], what: str, result: Any) -> tuple[Any, Any]:
+def halves(log: list[Any], label: str, result: Any) -> tuple[Any, Any]:
     """A sync and an async function that record which of them was called."""
 
-    def sync(given: Any) -> Any:
-        log.append(f"{what}: sync")
-        return result(given)
+    def sync(value: Any) -> Any:
+        log.append(f"{label}: sync")
+        return result(value)
 
-    async def awaited(given: Any) -> Any:
-        log.append(f"{what}: async")
-        return result(given)
+    async def run_async(value: Any) -> Any:
+        log.append(f"{label}: async")
+        return result(value)
 
-    return sync, awaited
+    return sync, run_async
 
 
-def structured(log: list[Any]) -> StructuredTool:
+def tool_with_halves(log: list[Any]) -> StructuredTool:
     def func(x: int) -> str:
         """Both halves."""
         log.append("tool: sync")
@@ -124,7 +124,9 @@ def of_class(cls: type[OfAClass]) -> Any:
     return lambda log: cls(log=log)
 
 
-@pytest.mark.parametrize("make", [structured, of_class(OfAClass), of_class(Invoked)], ids=["func", "class", "invoke"])
+@pytest.mark.parametrize(
+    "make", [tool_with_halves, of_class(OfAClass), of_class(Invoked)], ids=["func", "class", "invoke"]
+)
 @alike
 def test_a_tool_with_both_halves(p: Any, make: Any) -> Case:
     """Each half may have its own client, and perhaps only one client has the proxy."""
@@ -145,12 +147,12 @@ def test_wrappers_of_both_kinds(p: Any) -> Case:
         log.append("wrapper: async")
         return await execute(request)
 
-    node = p.ToolNode([structured(log)], wrap_tool_call=wrap, awrap_tool_call=awrap)
+    node = p.ToolNode([tool_with_halves(log)], wrap_tool_call=wrap, awrap_tool_call=awrap)
     return Case(node, wants("both", {"x": 1}), log=log)
 
 
 def agent_of(p: Any, log: list[Any], model: Any, **options: Any) -> Case:
-    agent = p.create_react_agent(model, [structured(log)], version="v2", **options)
+    agent = p.create_react_agent(model, [tool_with_halves(log)], version="v2", **options)
     return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
 
 
@@ -186,7 +188,7 @@ def streaming(p: Any) -> Case:
     return case
 
 
-test_each_half_of_a_model_is_called_alike = tabled(
+test_each_half_of_a_model_is_called_alike = table_test(
     {"a sequence": a_sequence, "a model that is chosen": chosen, "a model that streams, from a thread": streaming},
     modes=DIRECT_MODES,
 )
@@ -203,7 +205,7 @@ class Tokens(BaseCallbackHandler):
 async def test_a_checkpointer_with_both_halves() -> None:
     """A connection that sync code has opened must be used by sync code."""
     log: list[Any] = []
-    agent = create_react_agent(TwoHalves(log=[]), [structured([])], checkpointer=_recording(log))
+    agent = create_react_agent(TwoHalves(log=[]), [tool_with_halves([])], checkpointer=_recording(log))
     config: Any = {"configurable": {"thread_id": "1"}}
     agent.invoke({"messages": [("user", "go")]}, config)
     agent.get_state(config)
@@ -226,16 +228,16 @@ def _recording(log: list[Any]) -> Any:
             log.append((name, "sync"))
             return getattr(inner, name)(*args, **kwargs)
 
-        async def awaited(_: Any, *args: Any, **kwargs: Any) -> Any:
+        async def run_async(_: Any, *args: Any, **kwargs: Any) -> Any:
             log.append((name, "async"))
             return getattr(inner, name)(*args, **kwargs)
 
-        return {name: sync, f"a{name}": awaited}
+        return {name: sync, f"a{name}": run_async}
 
     async def alist(_: Any, *args: Any, **kwargs: Any) -> Any:
         log.append(("list", "async"))
-        for one in inner.list(*args, **kwargs):
-            yield one
+        for checkpoint in inner.list(*args, **kwargs):
+            yield checkpoint
 
     methods = {name: half for of in ("get_tuple", "list", "put", "put_writes") for name, half in halves_of(of).items()}
     get_next_version = {"get_next_version": lambda _, *args: inner.get_next_version(*args)}
@@ -254,8 +256,8 @@ class Tree(BaseCallbackHandler):
         self._paths: dict[UUID | None, tuple[str, ...]] = {None: ()}
 
     def _start(self, event: str, name: str | None, kwargs: dict[str, Any]) -> None:
-        around = self._paths.get(kwargs.get("parent_run_id"), ("?",))
-        path = (*around, "graph" if not around else str(name))
+        parent_path = self._paths.get(kwargs.get("parent_run_id"), ("?",))
+        path = (*parent_path, "graph" if not parent_path else str(name))
         self._paths[kwargs["run_id"]] = path
         self._tell(event, path)
 
@@ -289,7 +291,7 @@ class Tree(BaseCallbackHandler):
 def test_runs_below_models_tools_and_hooks_have_the_same_parents(p: Any) -> Case:
     """A thread has the callbacks of its run, and runs started in it are children of that run."""
     log: list[Any] = []
-    seen: list[Any] = []
+    model_log: list[Any] = []
     inside = RunnableLambda(lambda x: x, name="inside")
 
     def before(state: Any) -> Any:
@@ -302,7 +304,9 @@ def test_runs_below_models_tools_and_hooks_have_the_same_parents(p: Any) -> Case
         return "ok"
 
     tool = StructuredTool.from_function(func, name="both")
-    agent = p.create_react_agent(TwoHalves(log=seen), [tool], pre_model_hook=before, prompt=lambda s: s["messages"])
+    agent = p.create_react_agent(
+        TwoHalves(log=model_log), [tool], pre_model_hook=before, prompt=lambda s: s["messages"]
+    )
     agent = agent.with_config(callbacks=[Tree(log)])
     return Case(agent, {"messages": [("user", "go")]}, own_runtime=True, log=log)
 
@@ -311,16 +315,16 @@ def test_runs_below_models_tools_and_hooks_have_the_same_parents(p: Any) -> Case
 def test_an_agent_that_a_tool_runs_has_the_door_of_the_tools_own_choice(p: Any) -> Case:
     """The tool uses `invoke` in a sync function, and `await ainvoke` in an async one."""
     log: list[Any] = []
-    inner = p.create_react_agent(TwoHalves(log=log), [structured(log)])
-    given = {"messages": [("user", "go")]}
+    inner = p.create_react_agent(TwoHalves(log=log), [tool_with_halves(log)])
+    inputs = {"messages": [("user", "go")]}
 
     def func(x: int) -> str:
         """Runs an agent."""
-        return str(inner.invoke(given)["messages"][-1].content)
+        return str(inner.invoke(inputs)["messages"][-1].content)
 
     async def coroutine(x: int) -> str:
-        return str((await inner.ainvoke(given))["messages"][-1].content)
+        return str((await inner.ainvoke(inputs))["messages"][-1].content)
 
     tool = StructuredTool.from_function(func, coroutine, name="both")
     outer = p.create_react_agent(TwoHalves(log=[]), [tool])
-    return Case(outer, given, own_runtime=True, log=log)
+    return Case(outer, inputs, own_runtime=True, log=log)

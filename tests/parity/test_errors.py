@@ -4,7 +4,7 @@ from typing import Any, Union
 
 from langchain_core.tools import StructuredTool, ToolException
 
-from ._harness import Case, asks, call, tabled, wants
+from ._harness import Case, asks, call, table_test, wants
 
 
 class Custom(ValueError):
@@ -52,7 +52,7 @@ def anything(e: Exception) -> str:
     return f"anything: {e!r}"
 
 
-def unannotated(e):  # type: ignore[no-untyped-def]
+def without_annotation(e):  # type: ignore[no-untyped-def]
     return f"unannotated: {e!r}"
 
 
@@ -77,7 +77,7 @@ HANDLERS: dict[str, Any] = {
     "a handler of a Union": union,
     "a handler of a | union": bar,
     "a handler of Exception": anything,
-    "a handler without annotation": unannotated,
+    "a handler without annotation": without_annotation,
     "a lambda": lambda e: f"lambda: {e}",
     "a bound method": Handler().method,
     "a class method": Handler.of_class,
@@ -188,4 +188,4 @@ HANDLED: dict[str, Any] = {
     "a group": (failing(ExceptionGroup("several", [ValueError("a"), KeyError("b")])), "ExceptionGroup"),
     "a subclass of a type in a tuple": failing(LookupError("x"), handle_tool_errors=(KeyError, LookupError)),
 }
-test_an_error_is_handled_or_raised_alike = tabled(HANDLED)
+test_an_error_is_handled_or_raised_alike = table_test(HANDLED)

@@ -13,7 +13,19 @@ from langgraph.store.base import BaseStore
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field
 
-from ._harness import ASYNC_MODES, DIRECT_MODES, GRAPH_MODES, Case, MessageList, State, alike, asks, call, tabled, wants
+from ._harness import (
+    ASYNC_MODES,
+    DIRECT_MODES,
+    GRAPH_MODES,
+    Case,
+    MessageList,
+    State,
+    alike,
+    asks,
+    call,
+    table_test,
+    wants,
+)
 
 
 def peeking(fn: Callable[..., Any]) -> Any:
@@ -111,14 +123,16 @@ class DataState:
     foo: str = "from data"
 
 
-def peeks(fn: Any, args: Any = None, *, options: Any = None, **more: Any) -> Any:
+def peeks(fn: Any, args: Any = None, *, options: Any = None, **case_options: Any) -> Any:
     """Return a scenario of a node with one tool, and a state dict in which the model calls it."""
-    given = {"x": 1} if args is None else args
-    return lambda ns: Case(ns.ToolNode([peeking(fn)], **(options or {})), wants("peek", given, foo="f"), **more)
+    arguments = {"x": 1} if args is None else args
+    return lambda ns: Case(
+        ns.ToolNode([peeking(fn)], **(options or {})), wants("peek", arguments, foo="f"), **case_options
+    )
 
 
-def reads(fn: Any, input: Any, **more: Any) -> Any:
-    return lambda ns: Case(ns.ToolNode([peeking(fn)]), input(), **more)
+def reads(fn: Any, input: Any, **case_options: Any) -> Any:
+    return lambda ns: Case(ns.ToolNode([peeking(fn)]), input(), **case_options)
 
 
 def as_list() -> Any:
@@ -138,16 +152,16 @@ WITH_CONTEXT = {
 }
 FROM_STATE: dict[str, Any] = {
     **{
-        f"{fn.__name__} of {label}": reads(fn, make, **more)
-        for label, (make, more) in STATES.items()
+        f"{fn.__name__} of {label}": reads(fn, make, **state_options)
+        for label, (make, state_options) in STATES.items()
         for fn in (whole, part, optional)
     },
     **{
         f"a missing field of {label}": (
-            reads(missing, make, **more),
+            reads(missing, make, **state_options),
             "KeyError" if label == "a dict" else "AttributeError",
         )
-        for label, (make, more) in STATES.items()
+        for label, (make, state_options) in STATES.items()
     },
     "a missing field when errors are handled": (peeks(missing, options={"handle_tool_errors": True}), "KeyError"),
     "a message list as a dict": reads(whole, as_list, **LIST),
@@ -157,7 +171,7 @@ FROM_STATE: dict[str, Any] = {
     "two fields of a message list, which are named": (reads(two_fields, as_list, **LIST), "ValueError"),
     "a call with its state": reads(part, lambda: WITH_CONTEXT, send=True, seed={"foo": "from graph"}),
 }
-test_state_is_injected_alike = tabled(FROM_STATE)
+test_state_is_injected_alike = table_test(FROM_STATE)
 
 
 @pytest.mark.parametrize("schema", [State, PydanticState, DataState])
@@ -191,10 +205,10 @@ class Args(BaseModel):
 
 
 def by_schema(ns: Any) -> Case:
-    made = StructuredTool.from_function(
+    tool_of_schema = StructuredTool.from_function(
         lambda x, foo, store: f"{x} {foo} {type(store).__name__}", name="peek", description="Peek.", args_schema=Args
     )
-    return Case(ns.ToolNode([made]), wants("peek", {"x": 1}, foo="f"), store=InMemoryStore())
+    return Case(ns.ToolNode([tool_of_schema]), wants("peek", {"x": 1}, foo="f"), store=InMemoryStore())
 
 
 class Peek(BaseTool):
@@ -215,15 +229,15 @@ def peek(x: int, foo: Annotated[str, InjectedState("foo")]) -> str:
     return f"{x} {foo}"
 
 
-def stored(args: dict[str, Any]) -> Any:
+def store_scenario(args: dict[str, Any]) -> Any:
     return lambda ns: Case(ns.ToolNode([peeking(keeper)]), wants("peek", args), store=InMemoryStore())
 
 
 FORGED = {"x": 1, "state": "f", "foo": "f", "store": "f", "rt": "f", "runtime": "f"}
 THREE = {"messages": [asks(*(call("peek", {"x": n}, f"c{n}") for n in range(3)))]}
 OTHERS: dict[str, Any] = {
-    "a store": stored({"key": "a"}),
-    "a forged store": stored({"key": "a", "store": "forged"}),
+    "a store": store_scenario({"key": "a"}),
+    "a forged store": store_scenario({"key": "a", "store": "forged"}),
     "a store that is not there": (peeks(keeper, {"key": "a"}), "ValueError"),
     "a store that is not there when errors are handled": (
         peeks(keeper, {"key": "a"}, options={"handle_tool_errors": True}),
@@ -244,7 +258,7 @@ OTHERS: dict[str, Any] = {
     "a plain function": lambda ns: Case(ns.ToolNode([peek]), wants("peek", {"x": 1}, foo="f")),
     "injected arguments only": peeks(only_injected, {"anything": 1}),
 }
-test_arguments_are_injected_alike_for = tabled(OTHERS)
+test_arguments_are_injected_alike_for = table_test(OTHERS)
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")

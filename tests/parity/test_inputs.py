@@ -14,7 +14,7 @@ from typing_extensions import TypedDict
 from callboard import create_react_agent
 
 from ._dump import dump
-from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, tabled, wants
+from ._harness import DIRECT_MODES, Case, MessageList, alike, asks, call, table_test, wants
 from ._model import ReplayModel
 from ._prebuilt import candidate, reference
 
@@ -91,20 +91,20 @@ REFUSED: dict[str, tuple[Any, dict[str, Any], dict[str, Any]]] = {
 }
 
 
-def given(input: Any, node: dict[str, Any], case: dict[str, Any]) -> Any:
+def input_scenario(input: Any, node: dict[str, Any], case: dict[str, Any]) -> Any:
     return lambda ns: Case(ns.ToolNode(**{"tools": [double, shout], **node}), input, **case)
 
 
-test_an_input_is_answered_or_refused_alike = tabled(
+test_an_input_is_answered_or_refused_alike = table_test(
     {
-        **{label: given(*one) for label, one in ANSWERED.items()},
-        **{label: (given(*one), "ValueError") for label, one in REFUSED.items()},
+        **{label: input_scenario(*row) for label, row in ANSWERED.items()},
+        **{label: (input_scenario(*row), "ValueError") for label, row in REFUSED.items()},
     }
 )
-test_an_input_that_no_graph_accepts_is_refused = tabled(
+test_an_input_that_no_graph_accepts_is_refused = table_test(
     {
-        "a dict without messages": (given({"foo": "x"}, {}, {}), "ValueError"),
-        "a plain object": (given(object(), {}, {}), "ValueError"),
+        "a dict without messages": (input_scenario({"foo": "x"}, {}, {}), "ValueError"),
+        "a plain object": (input_scenario(object(), {}, {}), "ValueError"),
     },
     modes=DIRECT_MODES,
 )
@@ -128,12 +128,12 @@ def test_an_id_that_is_a_number_goes_on_as_text(ns: Any, call_id: Any) -> Case:
 def test_a_name_that_is_no_text_is_that_of_no_tool(ns: Any, name: Any) -> Case:
     """The call's message says so, and the other calls run."""
 
-    def told(state: Any) -> list[Any]:
-        return [(one.content, one.tool_call_id, one.status) for one in state["messages"]]
+    def describe_messages(state: Any) -> list[Any]:
+        return [(answer.content, answer.tool_call_id, answer.status) for answer in state["messages"]]
 
     message = asks(call("double", {"x": 2}, "good"), call("double", {"x": 3}, "bad"))
     message.tool_calls[1]["name"] = name
-    return Case(ns.ToolNode([double]) | RunnableLambda(told), {"messages": [message]})
+    return Case(ns.ToolNode([double]) | RunnableLambda(describe_messages), {"messages": [message]})
 
 
 class Careless(ReplayModel):
@@ -141,9 +141,11 @@ class Careless(ReplayModel):
 
     def _generate(self, *args: Any, **kwargs: Any) -> Any:
         result = super()._generate(*args, **kwargs)
-        made: Any = result.generations[0].message
-        for one, (name, call_id) in zip(made.tool_calls, [(None, "0"), (["double"], "1"), (5, 7)], strict=False):
-            one["name"], one["id"] = name, call_id
+        message: Any = result.generations[0].message
+        for tool_call, (name, call_id) in zip(
+            message.tool_calls, [(None, "0"), (["double"], "1"), (5, 7)], strict=False
+        ):
+            tool_call["name"], tool_call["id"] = name, call_id
         return result
 
 

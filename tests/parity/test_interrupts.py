@@ -34,22 +34,22 @@ def fine(x: int) -> int:
 
 
 def in_graph(*calls: Any, **options: Any) -> Any:
-    def made(ns: Any) -> Any:
+    def build(ns: Any) -> Any:
         builder: Any = StateGraph(State)
         builder.add_node("tools", ns.ToolNode([ask, ask_twice, fine], **options))
         builder.add_edge(START, "tools")
         return builder.compile(checkpointer=InMemorySaver()), {"messages": [asks(*calls)]}
 
-    return made
+    return build
 
 
 def in_agent(*calls: Any, version: str) -> Any:
-    def made(ns: Any) -> Any:
+    def build(ns: Any) -> Any:
         tools, model = [ask, ask_twice, fine], ReplayModel(asks(*calls), "done")
         agent = ns.create_react_agent(model, tools, checkpointer=InMemorySaver(), version=version)
         return agent, {"messages": [HumanMessage("q", id="h")]}
 
-    return made
+    return build
 
 
 def passes(request: Any, execute: Any) -> Any:
@@ -89,12 +89,12 @@ MADE: dict[str, tuple[Any, list[Any]]] = {
 def test_a_person_is_asked_and_the_run_goes_on_alike_with(label: str) -> None:
     make, answers = MADE[label]
 
-    def played(ns: Any) -> Any:
+    def play(ns: Any) -> Any:
         graph, payload = make(ns)
         results = [graph.invoke(payload, THREAD)]
         results += [graph.invoke(Command(resume=answer), THREAD) for answer in answers]
         return dump([results, graph.get_state(THREAD).values])
 
-    expected = played(reference())
+    expected = play(reference())
     assert "__interrupt__" in str(expected)
-    assert played(candidate()) == expected
+    assert play(candidate()) == expected

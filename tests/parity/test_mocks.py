@@ -20,41 +20,41 @@ class Empty(BaseModel):
     """A tool without arguments."""
 
 
-def mocked_tool(kind: Any = BaseTool) -> Any:
+def mock_tool(kind: Any = BaseTool) -> Any:
     """A mock with the interface of a tool, for both `invoke` and `ainvoke`."""
-    made = MagicMock(spec=kind)
-    made.name = "search"
-    made.get_input_schema.return_value = Empty
+    mock = MagicMock(spec=kind)
+    mock.name = "search"
+    mock.get_input_schema.return_value = Empty
     answer = ToolMessage("mocked", tool_call_id="call-1")
-    made.invoke, made.ainvoke = MagicMock(return_value=answer), AsyncMock(return_value=answer)
-    return made
+    mock.invoke, mock.ainvoke = MagicMock(return_value=answer), AsyncMock(return_value=answer)
+    return mock
 
 
 @pytest.mark.parametrize("kind", [BaseTool, StructuredTool])
 @alike
 def test_a_mock_that_passes_for_a_tool_is_called(ns: Any, kind: Any) -> Case:
     """The mock's class tells nothing; only the attributes that a test has set do."""
-    return Case(ns.ToolNode([mocked_tool(kind)]), wants("search", {"q": "x"}))
+    return Case(ns.ToolNode([mock_tool(kind)]), wants("search", {"q": "x"}))
 
 
 @alike
 def test_a_mock_that_raises_is_handled_like_a_tool(ns: Any) -> Case:
     """Tests of error handling use `side_effect`."""
-    made = mocked_tool()
-    made.invoke.side_effect = made.ainvoke.side_effect = ValueError("down")
-    return Case(ns.ToolNode([made], handle_tool_errors=True), wants("search", {"q": "x"}))
+    mock = mock_tool()
+    mock.invoke.side_effect = mock.ainvoke.side_effect = ValueError("down")
+    return Case(ns.ToolNode([mock], handle_tool_errors=True), wants("search", {"q": "x"}))
 
 
 @alike
 def test_a_mock_made_of_a_tool_is_called(ns: Any) -> Case:
     """`create_autospec(tool)` copies the signatures of a real tool."""
     with warnings.catch_warnings(action="ignore"):  # it reads every attribute, deprecated ones too
-        made = create_autospec(Search(), instance=True)
-    made.name = "search"
-    made.get_input_schema.return_value = Empty
+        mock = create_autospec(Search(), instance=True)
+    mock.name = "search"
+    mock.get_input_schema.return_value = Empty
     answer = ToolMessage("mocked", tool_call_id="call-1")
-    made.invoke.return_value, made.ainvoke = answer, AsyncMock(return_value=answer)
-    return Case(ns.ToolNode([made]), wants("search", {"q": "x"}))
+    mock.invoke.return_value, mock.ainvoke = answer, AsyncMock(return_value=answer)
+    return Case(ns.ToolNode([mock]), wants("search", {"q": "x"}))
 
 
 class Search(BaseTool):
@@ -83,20 +83,20 @@ def test_a_method_that_is_replaced_on_the_class_is_called(ns: Any, name: str) ->
         def _run(self, q: str) -> str:
             return f"real {q}"
 
-    def told(*messages: Any) -> ToolMessage:
+    def join_messages(*messages: Any) -> ToolMessage:
         return ToolMessage(", ".join(message.content for message in messages), tool_call_id="call-1")
 
     def wrap(request: Any, execute: Any) -> Any:
         first = execute(request)
         with patch.object(Own, name, REPLACED[name]):
             second = execute(request)
-        return told(first, second, execute(request))
+        return join_messages(first, second, execute(request))
 
     async def awrap(request: Any, execute: Any) -> Any:
         first = await execute(request)
         with patch.object(Own, name, REPLACED[name]):
             second = await execute(request)
-        return told(first, second, await execute(request))
+        return join_messages(first, second, await execute(request))
 
     node = ns.ToolNode([Own()], wrap_tool_call=wrap, awrap_tool_call=awrap)
     return Case(node, wants("search", {"q": "x"}))
@@ -123,9 +123,9 @@ def test_a_mock_that_passes_for_a_model_is_asked(ns: Any) -> Case:
     model = MagicMock(spec=BaseChatModel)
     model.bind_tools.return_value = model
     model.invoke.side_effect, model.ainvoke = list(replies), AsyncMock(side_effect=list(replies))
-    made = mocked_tool()
-    made.return_direct = False
-    agent = ns.create_react_agent(model, [made])
+    mock = mock_tool()
+    mock.return_direct = False
+    agent = ns.create_react_agent(model, [mock])
     return Case(agent, {"messages": [("user", "go")]}, own_runtime=True)
 
 

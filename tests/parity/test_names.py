@@ -16,9 +16,9 @@ def both() -> tuple[Any, Any]:
     return reference(), candidate()
 
 
-def parameters(named: Any) -> Any:
+def parameters(value: Any) -> Any:
     """Return the parameters of the constructor itself, because `@deprecated` hides those of the class."""
-    return inspect.signature(named.__init__ if inspect.isclass(named) else named).parameters
+    return inspect.signature(value.__init__ if inspect.isclass(value) else value).parameters
 
 
 OF_OURS = {
@@ -40,26 +40,26 @@ def test_all_other_names_are_langgraphs_own_objects(name: str) -> None:
     "name", ["ToolNode", "ValidationNode", "tools_condition", "create_react_agent", "InjectedState"]
 )
 def test_every_parameter_of_langgraph_is_accepted_in_its_place_with_its_default(name: str) -> None:
-    theirs, ours = (parameters(getattr(ns, name)) for ns in both())
+    expected, actual = (parameters(getattr(ns, name)) for ns in both())
 
-    positional = [p.name for p in theirs.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert [p.name for p in ours.values() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(positional)] == positional
-    accepts_anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in ours.values())
-    for key, parameter in theirs.items():
+    positional = [p.name for p in expected.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    assert [p.name for p in actual.values() if p.kind is p.POSITIONAL_OR_KEYWORD][: len(positional)] == positional
+    accepts_anything = any(parameter.kind is parameter.VAR_KEYWORD for parameter in actual.values())
+    for key, parameter in expected.items():
         if parameter.kind is parameter.VAR_KEYWORD:
             assert accepts_anything
             continue
-        assert key in ours
-        assert ours[key].kind == parameter.kind
+        assert key in actual
+        assert actual[key].kind == parameter.kind
         if not callable(parameter.default):
-            assert ours[key].default == parameter.default
+            assert actual[key].default == parameter.default
 
 
 def test_a_node_is_named_tools_and_can_be_renamed() -> None:
-    theirs, ours = both()
-    assert ours.ToolNode([]).name == theirs.ToolNode([]).name == "tools"
-    assert ours.ToolNode([], name="doers", tags=["a"]).name == "doers"
-    assert ours.ValidationNode([]).name == theirs.ValidationNode([]).name == "validation"
+    expected, actual = both()
+    assert actual.ToolNode([]).name == expected.ToolNode([]).name == "tools"
+    assert actual.ToolNode([], name="doers", tags=["a"]).name == "doers"
+    assert actual.ValidationNode([]).name == expected.ValidationNode([]).name == "validation"
 
 
 def test_tools_by_name_lists_tools_in_their_order_and_wraps_functions() -> None:
@@ -67,14 +67,14 @@ def test_tools_by_name_lists_tools_in_their_order_and_wraps_functions() -> None:
         """A function."""
         return str(x)
 
-    theirs, ours = ([(n, type(t).__name__) for n, t in ns.ToolNode([plain]).tools_by_name.items()] for ns in both())
-    assert ours == theirs
+    expected, actual = ([(n, type(t).__name__) for n, t in ns.ToolNode([plain]).tools_by_name.items()] for ns in both())
+    assert actual == expected
 
 
 @pytest.mark.parametrize("name", [name for name in ALL_NAMES if name.startswith(("AgentState", "Human", "Action"))])
 def test_schemas_and_records_have_the_same_keys(name: str) -> None:
-    theirs, ours = (list(get_type_hints(getattr(ns, name))) for ns in both())
-    assert ours == theirs
+    expected, actual = (list(get_type_hints(getattr(ns, name))) for ns in both())
+    assert actual == expected
 
 
 def test_every_name_of_the_package_is_exported_as_it_is_now() -> None:
@@ -97,4 +97,4 @@ def test_the_transformer_of_event_streams_sees_the_calls_of_our_node() -> None:
     compiled = graph.compile(transformers=[candidate().ToolCallTransformer])
     with warnings.catch_warnings(action="ignore"):
         run = compiled.stream_events({"messages": [asks(call("f", {"x": 1}, "1"))]}, version="v3")
-        assert [one.tool_call_id for one in run.tool_calls] == ["1"]
+        assert [streamed_call.tool_call_id for streamed_call in run.tool_calls] == ["1"]

@@ -34,8 +34,8 @@ def inner_graph(*, asks: bool = False, **options: Any) -> Any:
     def think(state: MessagesState) -> Any:
         get_stream_writer()("inside")
         reply = ReplayModel(AIMessage("thought", id=f"thought about {state['messages'][-1].content}")).invoke("q")
-        said = interrupt(f"{reply.content}?") if asks else ""
-        return {"messages": [reply, AIMessage(f"answer {said}", id=f"answer to {state['messages'][-1].content}")]}
+        answer = interrupt(f"{reply.content}?") if asks else ""
+        return {"messages": [reply, AIMessage(f"answer {answer}", id=f"answer to {state['messages'][-1].content}")]}
 
     builder = StateGraph(MessagesState)
     builder.add_node("think", think)
@@ -65,32 +65,34 @@ def graph_of(ns: Any, tools: list[BaseTool], *calls: Any, send: bool = False, **
     builder.add_node("tools", ns.ToolNode(tools))
     builder.add_edge(START, "decide")
     if send:
-        builder.add_conditional_edges("decide", lambda state: [Send("tools", [one]) for one in calls], ["tools"])
+        builder.add_conditional_edges(
+            "decide", lambda state: [Send("tools", [tool_call]) for tool_call in calls], ["tools"]
+        )
     else:
         builder.add_edge("decide", "tools")
     return builder.compile(**options)
 
 
-def told(graph: Any, mode: Any, door: str, *inputs: Any) -> list[list[Any]]:
+def stream_chunks(graph: Any, mode: Any, door: str, *inputs: Any) -> list[list[Any]]:
     """Return the chunks of several runs one after the other."""
 
-    async def chunks(given: Any) -> list[Any]:
-        return [one async for one in graph.astream(given, THREAD, stream_mode=mode, subgraphs=True)]
+    async def chunks(value: Any) -> list[Any]:
+        return [part async for part in graph.astream(value, THREAD, stream_mode=mode, subgraphs=True)]
 
-    def all_of(given: Any) -> list[Any]:
+    def all_of(value: Any) -> list[Any]:
         if door == "astream":
-            return asyncio.run(chunks(given))
-        return list(graph.stream(given, THREAD, stream_mode=mode, subgraphs=True))
+            return asyncio.run(chunks(value))
+        return list(graph.stream(value, THREAD, stream_mode=mode, subgraphs=True))
 
-    return [[_settled(dump(chunk)) for chunk in all_of(given)] for given in inputs]
+    return [[_settle(dump(chunk)) for chunk in all_of(run_input)] for run_input in inputs]
 
 
-def _settled(value: Any) -> Any:
+def _settle(value: Any) -> Any:
     """Return chunks without times and result ids, which LangGraph assigns later in some modes."""
     if isinstance(value, dict):
-        kept = {key: _settled(item) for key, item in value.items() if key != "timestamp"}
-        return {**kept, "id": "<random>"} if value.get("message") == "ToolMessage" else kept
-    return [_settled(item) for item in value] if isinstance(value, list) else value
+        settled = {key: _settle(item) for key, item in value.items() if key != "timestamp"}
+        return {**settled, "id": "<random>"} if value.get("message") == "ToolMessage" else settled
+    return [_settle(item) for item in value] if isinstance(value, list) else value
 
 
 QUESTION = {"messages": [HumanMessage("q", id="q")]}
@@ -173,9 +175,9 @@ def node_in_a_tool(ns: Any) -> Any:
         """Run a node."""
         await inner_graph().ainvoke({"messages": [HumanMessage("first", id="first")]})
         get_stream_writer()("between")
-        found = await inner.ainvoke([call("delegate", {"x": 2}, "b")])
+        result = await inner.ainvoke([call("delegate", {"x": 2}, "b")])
         get_stream_writer()("after")
-        return str(found["messages"][-1].content)
+        return str(result["messages"][-1].content)
 
     return graph_of(ns, [outer], call("outer", {"x": 1}, "a"))
 
@@ -217,12 +219,12 @@ GRAPHS: dict[str, Inside] = {
 
 @pytest.mark.parametrize(
     ("label", "mode", "door"),
-    [(label, mode, door) for label, one in GRAPHS.items() for mode in one.modes for door in one.doors],
+    [(label, mode, door) for label, entry in GRAPHS.items() for mode in entry.modes for door in entry.doors],
     ids=str,
 )
 def test_what_a_tool_runs_is_heard_under_its_task(label: str, mode: Any, door: str) -> None:
     inside = GRAPHS[label]
-    expected, actual = (told(inside.make(ns), mode, door, QUESTION) for ns in (reference(), candidate()))
+    expected, actual = (stream_chunks(inside.make(ns), mode, door, QUESTION) for ns in (reference(), candidate()))
     if not inside.ordered:
         expected, actual = ([sorted(chunks, key=str) for chunks in runs] for runs in (expected, actual))
     assert actual == expected, f"\ncallboard: {actual}\nlanggraph: {expected}"
@@ -238,7 +240,7 @@ def test_a_question_in_a_graph_of_a_tool_and_its_answer_are_heard_under_the_task
         tools = [delegate_to(inner_graph(asks=True))]
         return graph_of(ns, tools, call("delegate", {"x": 1}), checkpointer=InMemorySaver())
 
-    runs = [told(make(ns), mode, door, QUESTION, Command(resume="yes")) for ns in (reference(), candidate())]
+    runs = [stream_chunks(make(ns), mode, door, QUESTION, Command(resume="yes")) for ns in (reference(), candidate())]
     expected, actual = (re.sub(r"\|call:call-1", "", str(chunks)) for chunks in runs)
     assert actual == expected
     assert [paths(chunks) for chunks in runs[1]] == [paths(chunks) for chunks in runs[0]]

@@ -7,7 +7,7 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.tools import InjectedToolCallId, StructuredTool
 from pydantic import BaseModel
 
-from ._harness import Case, MessageList, alike, asks, call, tabled, wants
+from ._harness import Case, MessageList, alike, asks, call, table_test, wants
 
 
 class Point(BaseModel):
@@ -64,10 +64,10 @@ def returning(output: Any, **options: Any) -> Any:
 
 
 def with_artifact(output: Any, **options: Any) -> Any:
-    made = StructuredTool.from_function(
+    artifact_tool = StructuredTool.from_function(
         func=lambda: output, name="give", description="Give.", response_format="content_and_artifact"
     )
-    return lambda ns: Case(ns.ToolNode([made], **options), wants("give"))
+    return lambda ns: Case(ns.ToolNode([artifact_tool], **options), wants("give"))
 
 
 def raw(output: Any, **options: Any) -> Any:
@@ -80,8 +80,8 @@ def raw(output: Any, **options: Any) -> Any:
         async def ainvoke(self, *args: Any, **kwargs: Any) -> Any:
             return output
 
-    made = Raw.from_function(func=lambda: "x", name="give", description="d")
-    return lambda ns: Case(ns.ToolNode([made], **options), wants("give"))
+    raw_tool = Raw.from_function(func=lambda: "x", name="give", description="d")
+    return lambda ns: Case(ns.ToolNode([raw_tool], **options), wants("give"))
 
 
 def message_with(**fields: Any) -> Any:
@@ -131,7 +131,7 @@ RESULTS: dict[str, Any] = {
     "a raw dict, handled": raw({"a": 1}, **HANDLED),
     "a raw nothing, handled": raw(None, **HANDLED),
 }
-test_a_result_is_taken_alike = tabled(RESULTS)
+test_a_result_is_taken_alike = table_test(RESULTS)
 
 
 @alike

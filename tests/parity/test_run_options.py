@@ -50,7 +50,7 @@ def test_an_unknown_keyword_is_an_error(kind: str, door: str) -> None:
     is_agent, make = kind == "create_react_agent", getattr(candidate(), kind)
     runner: Any = make(replies(), [double]) if is_agent else make([double])
     with pytest.raises(TypeError, match="'cofig'"):
-        _driven(getattr(runner, door)(QUESTION if is_agent else wants("double", {"x": 2}), cofig=THREAD))
+        _drive(getattr(runner, door)(QUESTION if is_agent else wants("double", {"x": 2}), cofig=THREAD))
 
 
 @pytest.mark.filterwarnings("ignore:Pydantic serializer warnings")
@@ -60,34 +60,34 @@ def test_a_node_takes_a_runtime_by_keyword_as_langgraphs_does(door: str) -> None
     store = InMemoryStore()
 
     def run(ns: Any) -> Any:
-        seen: list[Any] = []
+        runtime_facts: list[Any] = []
 
         @tool
         def look(runtime: ns.ToolRuntime) -> str:  # type: ignore[name-defined]
             """Look."""
-            seen.append((runtime.context, runtime.store is store))
+            runtime_facts.append((runtime.context, runtime.store is store))
             return "seen"
 
-        given = Runtime(context="ann", store=store)
-        _driven(getattr(ns.ToolNode([look]), door)(wants("look"), runtime=given))
-        return seen
+        own_runtime = Runtime(context="ann", store=store)
+        _drive(getattr(ns.ToolNode([look]), door)(wants("look"), runtime=own_runtime))
+        return runtime_facts
 
     assert run(candidate()) == run(reference()) == [("ann", True)]
 
 
-def _driven(made: Any) -> Any:
-    if asyncio.iscoroutine(made):
-        return asyncio.run(made)
-    if hasattr(made, "__anext__"):
-        return asyncio.run(_all(made))
-    return list(made)
+def _drive(outcome: Any) -> Any:
+    if asyncio.iscoroutine(outcome):
+        return asyncio.run(outcome)
+    if hasattr(outcome, "__anext__"):
+        return asyncio.run(_all(outcome))
+    return list(outcome)
 
 
 async def _all(chunks: Any) -> list[Any]:
     return [chunk async for chunk in chunks]
 
 
-def drained(ns: Any, version: str, drive: Any) -> Any:
+def drain_run(ns: Any, version: str, drive: Any) -> Any:
     """Return a run that a tool asks to stop, and the thread's state then and after it has continued."""
     control = RunControl()
 
@@ -102,9 +102,9 @@ def drained(ns: Any, version: str, drive: Any) -> Any:
     with pytest.raises(GraphDrained) as raised:
         drive(agent, control)
     stopped = agent.get_state(THREAD)
-    asked = len(model.log)
+    request_count = len(model.log)
     result = asyncio.run(agent.ainvoke(None, THREAD))
-    facts = (str(raised.value), raised.value.reason, stopped.next, asked, len(model.log))
+    facts = (str(raised.value), raised.value.reason, stopped.next, request_count, len(model.log))
     return facts, [(message.type, message.content) for message in result["messages"]], agent.get_state(THREAD).next
 
 
@@ -119,9 +119,9 @@ DRIVES: dict[str, Any] = {
 @pytest.mark.parametrize("door", DRIVES)
 def test_a_run_that_is_asked_to_stop_does_so_before_its_next_step_and_can_go_on(version: str, door: str) -> None:
     """For servers that shut down: the current step ends, no further step begins, and no result is lost."""
-    facts = drained(candidate(), version, DRIVES[door])
+    facts = drain_run(candidate(), version, DRIVES[door])
     # LangGraph's `invoke` does not run the async tool at all.
-    assert facts == drained(reference(), version, DRIVES["ainvoke" if door == "invoke" else door])
+    assert facts == drain_run(reference(), version, DRIVES["ainvoke" if door == "invoke" else door])
     assert facts[0] == ("Graph drained: the machine goes down", "the machine goes down", ("agent",), 1, 2)
 
 
@@ -135,9 +135,9 @@ def test_a_run_that_is_asked_to_stop_before_it_begins_keeps_its_input(version: s
         agent = ns.create_react_agent(model, [double], version=version, checkpointer=InMemorySaver())
         with pytest.raises(GraphDrained, match="shutdown"):
             asyncio.run(agent.ainvoke(QUESTION, THREAD, control=control))
-        asked = list(model.log)
+        requests = list(model.log)
         result = asyncio.run(agent.ainvoke(None, THREAD))
-        return asked, [(message.type, message.content) for message in result["messages"]]
+        return requests, [(message.type, message.content) for message in result["messages"]]
 
     assert run(candidate()) == run(reference())
     assert run(candidate())[0] == []
@@ -209,7 +209,7 @@ async def test_a_runtime_with_nothing_in_it_is_an_error() -> None:
 BOTH = pytest.mark.parametrize("node", NODES, ids=["ours", "theirs"])
 
 
-async def ran(node: Any, tool: Any, **options: Any) -> Any:
+async def run_once(node: Any, tool: Any, **options: Any) -> Any:
     """Run a tool once, as a node of a graph with these options."""
     builder = StateGraph(MessagesState)
     builder.add_node("tools", node([StructuredTool.from_function(coroutine=tool)]), **options)
@@ -233,10 +233,10 @@ async def test_a_graph_may_give_the_node_a_timeout(node: Any) -> None:
         await anyio.sleep(20)
         return "never"
 
-    found = await ran(node, quick, timeout=5)
+    result = await run_once(node, quick, timeout=5)
     with pytest.raises(NodeTimeoutError):
-        await ran(node, slow, timeout=0.05)
-    assert found["messages"][-1].content == "done"
+        await run_once(node, slow, timeout=0.05)
+    assert result["messages"][-1].content == "done"
 
 
 @BOTH
@@ -253,6 +253,6 @@ async def test_a_graph_may_try_the_node_again(node: Any) -> None:
             raise ConnectionError("not yet")
         return "done"
 
-    found = await ran(node, shaky, retry_policy=RetryPolicy(initial_interval=0.001, max_attempts=2, jitter=False))
-    assert found["messages"][-1].content == "done"
+    result = await run_once(node, shaky, retry_policy=RetryPolicy(initial_interval=0.001, max_attempts=2, jitter=False))
+    assert result["messages"][-1].content == "done"
     assert len(tried) == 2

@@ -50,7 +50,7 @@ def plain(value: Any, ids: dict[str, str]) -> Any:
     return ID.sub(lambda match: ids.setdefault(match[0], str(len(ids))), value) if isinstance(value, str) else value
 
 
-def looking(seen: list[Any]) -> Any:
+def looking(records: list[Any]) -> Any:
     """Return a tool that records its surroundings."""
 
     @tool
@@ -59,7 +59,7 @@ def looking(seen: list[Any]) -> Any:
         about = {name: config["metadata"].get(name) for name in ("checkpoint_ns", "thread_id", "user", "mine")}
         assert runtime.execution_info is not None
         first = runtime.execution_info.node_first_attempt_time
-        seen.append([about, config["configurable"]["checkpoint_map"], sorted(state or ()), type(first)])
+        records.append([about, config["configurable"]["checkpoint_map"], sorted(state or ()), type(first)])
         return "ok"
 
     return look
@@ -67,7 +67,7 @@ def looking(seen: list[Any]) -> Any:
 
 def asking(create: Any, *tools: Any, **options: Any) -> Any:
     """Return an agent whose model calls each tool, and ends."""
-    script = [calls(*[tool_call(one.name, str(number)) for number, one in enumerate(tools)]), "done"]
+    script = [calls(*[tool_call(tool.name, str(number)) for number, tool in enumerate(tools)]), "done"]
     return create(ScriptedModel(script), [*tools], **options)
 
 
@@ -78,13 +78,13 @@ def graph_of(**nodes: Any) -> Any:
     return builder.add_edge(START, next(iter(nodes))).compile(checkpointer=InMemorySaver())
 
 
-@pytest.mark.parametrize("place", ["alone", "node", "function", "tool"])
+@pytest.mark.parametrize("surrounding", ["alone", "node", "function", "tool"])
 @pairs
-async def test_a_tool_has_the_same_surroundings(theirs: Any, ours: Any, place: str) -> None:
+async def test_a_tool_has_the_same_surroundings(theirs: Any, ours: Any, surrounding: str) -> None:
     async def program(create: Any) -> list[Any]:
-        seen: list[Any] = []
-        saver = InMemorySaver() if place == "alone" else None
-        agent = asking(create, looking(seen), name="inner", checkpointer=saver)
+        records: list[Any] = []
+        saver = InMemorySaver() if surrounding == "alone" else None
+        agent = asking(create, looking(records), name="inner", checkpointer=saver)
 
         async def work(state: Any) -> Any:
             return await agent.ainvoke(state)
@@ -95,24 +95,24 @@ async def test_a_tool_has_the_same_surroundings(theirs: Any, ours: Any, place: s
             await work(QUESTION)
             return "ok"
 
-        around = {
+        outer = {
             "alone": lambda: agent,
             "node": lambda: graph_of(inner=agent),
             "function": lambda: graph_of(inner=work),
             "tool": lambda: asking(create, delegate, checkpointer=InMemorySaver()),
-        }[place]()
-        await around.ainvoke(QUESTION, THREAD)
-        return seen
+        }[surrounding]()
+        await outer.ainvoke(QUESTION, THREAD)
+        return records
 
     assert await check(program, theirs, ours)
 
 
 async def test_the_state_of_a_tool_has_the_messages_that_a_hook_wrote_for_the_model() -> None:
     async def program(create: Any) -> list[Any]:
-        seen: list[Any] = []
-        await asking(create, looking(seen), pre_model_hook=lambda state: {"llm_input_messages": state["messages"]},
+        records: list[Any] = []
+        await asking(create, looking(records), pre_model_hook=lambda state: {"llm_input_messages": state["messages"]},
                      checkpointer=InMemorySaver()).ainvoke(QUESTION, THREAD)  # fmt: skip
-        return seen
+        return records
 
     ((_, _, state, _),) = await check(program, langgraph_agent, create_react_agent)
     assert state == ["llm_input_messages", "messages", "remaining_steps"]
@@ -134,11 +134,11 @@ async def test_checkpoints_in_a_stream_name_those_before_and_around(theirs: Any,
     assert any(parents for *_, parents in await check(program, theirs, ours)) == is_nested
 
 
-@pytest.mark.parametrize("place", ["tool", "hook"])
+@pytest.mark.parametrize("pusher", ["tool", "hook"])
 @pairs
-async def test_a_pushed_message_is_streamed_in_the_same_form(theirs: Any, ours: Any, place: str) -> None:
-    def push(here: str) -> None:
-        if here == place:
+async def test_a_pushed_message_is_streamed_in_the_same_form(theirs: Any, ours: Any, pusher: str) -> None:
+    def push(caller: str) -> None:
+        if caller == pusher:
             push_message(AIMessage("pushed", id="p"))
 
     @tool
@@ -186,7 +186,11 @@ async def test_an_agent_in_a_function_has_the_same_stream_events(theirs: Any, ou
 
         events = graph_of(f=work).astream_events(QUESTION, THREAD, version="v2")
         kinds = ("on_chain_stream", "on_tool_start", "on_tool_end")
-        return [(one["event"], one["name"], one["data"].get("chunk")) async for one in events if one["event"] in kinds]
+        return [
+            (event["event"], event["name"], event["data"].get("chunk"))
+            async for event in events
+            if event["event"] in kinds
+        ]
 
     assert await check(program, theirs, ours)
 
@@ -204,7 +208,9 @@ class Tracer(BaseTracer):
         self.recorded: list[Any] = []
 
     def _persist_run(self, run: Any) -> None:
-        self.recorded += [[one.name, one.inputs, one.outputs] for one in run.child_runs if "Rewriting" in one.name]
+        self.recorded += [
+            [child.name, child.inputs, child.outputs] for child in run.child_runs if "Rewriting" in child.name
+        ]
 
 
 async def test_what_a_trace_policy_leaves_out_is_left_out_for_tracers_alone() -> None:

@@ -11,7 +11,7 @@ from langchain_core.tools import BaseTool, InjectedToolCallId, StructuredTool, T
 from pydantic import BaseModel, ConfigDict, Field, field_serializer, model_validator
 from pydantic.v1 import BaseModel as BaseModelV1
 
-from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, tabled, wants
+from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, table_test, wants
 
 Make = Callable[[], Any]
 
@@ -69,12 +69,12 @@ class OwnInvoke(RunOnly):
 
 class AroundInvoke(RunOnly):
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        return self.marked(super().invoke(input, config, **kwargs))
+        return self.mark_message(super().invoke(input, config, **kwargs))
 
     async def ainvoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
-        return self.marked(await super().ainvoke(input, config, **kwargs))
+        return self.mark_message(await super().ainvoke(input, config, **kwargs))
 
-    def marked(self, message: Any) -> Any:
+    def mark_message(self, message: Any) -> Any:
         message.content += " marked"
         return message
 
@@ -133,9 +133,12 @@ def doubling(make: Make, args: dict[str, Any], *, handled: bool = True) -> Any:
     """Return a scenario of a tool that doubles."""
 
     def scenario(ns: Any) -> Case:
-        made = make()
-        name = str(getattr(made, "name", None) or made.__name__)
-        return Case(ns.ToolNode([made], handle_tool_errors=True) if handled else ns.ToolNode([made]), wants(name, args))
+        doubling_tool = make()
+        name = str(getattr(doubling_tool, "name", None) or doubling_tool.__name__)
+        return Case(
+            ns.ToolNode([doubling_tool], handle_tool_errors=True) if handled else ns.ToolNode([doubling_tool]),
+            wants(name, args),
+        )
 
     return scenario
 
@@ -150,8 +153,8 @@ DOUBLED: dict[str, Any] = {
 }
 test_the_result_is_the_same_of = pytest.mark.filterwarnings(
     "ignore::langchain_core._api.beta_decorator.LangChainBetaWarning"
-)(tabled(DOUBLED))
-test_the_async_result_is_the_same_of = tabled(
+)(table_test(DOUBLED))
+test_the_async_result_is_the_same_of = table_test(
     {f"{label} and {args}": doubling(make, args) for label, make in ASYNC_ONLY.items() for args in ARGS},
     modes=ASYNC_MODES,
 )
@@ -201,7 +204,7 @@ SIGNATURES: list[tuple[Any, list[dict[str, Any]]]] = [
     (nested, [{"point": {"x": 1}}, {"point": {"x": 1}, "points": [{"x": 2}]}, {"point": {"x": -1}}]),
     (untyped, [{"x": 1}, {"x": "a", "y": None}, {}]),
 ]
-test_the_signature_decides_what_arrives = tabled(
+test_the_signature_decides_what_arrives = table_test(
     {
         f"{function.__name__} and {args}": doubling(lambda function=function: function, args)  # type: ignore[misc]
         for function, cases in SIGNATURES
@@ -250,15 +253,15 @@ class Filled(BaseModel):
 SCHEMAS = (Aliased, Strict, Open, Empty, Serialized, Filled)
 
 
-def shown(schema: type[BaseModel]) -> Make:
+def tool_with_schema(schema: type[BaseModel]) -> Make:
     return lambda: StructuredTool.from_function(
         func=lambda **kw: str(sorted(kw.items())), name="show", description="d", args_schema=schema
     )
 
 
-test_the_schema_decides_what_arrives = tabled(
+test_the_schema_decides_what_arrives = table_test(
     {
-        f"{schema.__name__} and {args}": doubling(shown(schema), args)
+        f"{schema.__name__} and {args}": doubling(tool_with_schema(schema), args)
         for schema in SCHEMAS
         for args in ({"x": 1}, {"theX": 1}, {"x": 1, "extra": 2}, {})
     }
@@ -312,7 +315,7 @@ class WithId(BaseTool):
 CONFIG = {"configurable": {"mine": 7}, "metadata": {"who": "ann"}, "tags": ["user"]}
 BOTH = {"messages": [asks(call("peek", {"x": 1}, "1"), call("watch", {"x": 2}, "2"))]}
 ONE = wants("peek", {"x": 1})
-test_a_parameter_is_filled_alike_of = tabled(
+test_a_parameter_is_filled_alike_of = table_test(
     {
         "a config": lambda ns: Case(ns.ToolNode([peek], handle_tool_errors=True), ONE, config=CONFIG),
         "a config of a class": lambda ns: Case(ns.ToolNode([Peek()]), ONE, config={"configurable": {"mine": 7}}),

@@ -11,7 +11,7 @@ from langgraph.prebuilt import InjectedState, InjectedStore, ToolRuntime
 from langgraph.store.memory import InMemoryStore
 from pydantic import BaseModel, Field, field_validator
 
-from ._harness import Case, alike, asks, call, tabled, wants
+from ._harness import Case, alike, asks, call, table_test, wants
 
 
 class Address(BaseModel):
@@ -57,7 +57,7 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
 }
 
 
-def injected(
+def with_injected(
     x: int,
     y: Annotated[int, Field(ge=0)],
     state: Annotated[dict, InjectedState],
@@ -86,8 +86,10 @@ def fails_inside(x: int) -> str:
 
 
 def working(fn: Any, args: dict[str, Any], **state: Any) -> Any:
-    made = StructuredTool.from_function(fn, name="work")
-    return lambda ns: Case(ns.ToolNode([made]), wants("work", args, **{"foo": "f", **state}), store=InMemoryStore())
+    work_tool = StructuredTool.from_function(fn, name="work")
+    return lambda ns: Case(
+        ns.ToolNode([work_tool]), wants("work", args, **{"foo": "f", **state}), store=InMemoryStore()
+    )
 
 
 def ordering(args: dict[str, Any], options: Any = None, **of_tool: Any) -> Any:
@@ -98,10 +100,10 @@ ALL_OF_THEM = {"messages": [asks(*(call("order", args, label) for label, args in
 WRONG: dict[str, Any] = {
     **{label: ordering(args) for label, args in ARGUMENTS.items()},
     **{
-        f"{args} beside injected arguments": working(injected, args)
+        f"{args} beside injected arguments": working(with_injected, args)
         for args in ({}, {"x": "a"}, {"x": 1, "y": -1}, {"x": "a", "y": "b"}, {"x": 1, "y": 2})
     },
-    "forged injected arguments": working(injected, {"x": "a", "y": 1, "foo": "forged", "store": "forged"}),
+    "forged injected arguments": working(with_injected, {"x": "a", "y": 1, "foo": "forged", "store": "forged"}),
     "injected state of the wrong type beside a wrong argument": working(of_wrong_state, {"x": "a"}, foo="no number"),
     "a missing custom injected argument, which is named": working(with_secret, {"x": 1}),
     "a validation error inside of the body": working(fails_inside, {"x": -1}),
@@ -109,7 +111,7 @@ WRONG: dict[str, Any] = {
     "an error that is not handled": (ordering({}, {"handle_tool_errors": False}), "ToolInvocationError"),
     "an error that the tool itself handles": ordering({}, handle_validation_error="fix it"),
 }
-test_the_model_is_told_the_same_about = tabled(WRONG)
+test_the_model_is_told_the_same_about = table_test(WRONG)
 
 
 @alike
@@ -120,5 +122,5 @@ def test_a_handler_sees_the_filtered_errors(ns: Any) -> Case:
         log.append((type(error).__name__, getattr(error, "filtered_errors", None), getattr(error, "tool_kwargs", None)))
         return "noted"
 
-    node = ns.ToolNode([StructuredTool.from_function(injected, name="work")], handle_tool_errors=note)
+    node = ns.ToolNode([StructuredTool.from_function(with_injected, name="work")], handle_tool_errors=note)
     return Case(node, wants("work", {}, foo="f"), store=InMemoryStore(), log=log)

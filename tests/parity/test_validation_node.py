@@ -9,7 +9,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import validator
 
 from ._dump import dump
-from ._harness import DIRECT_MODES, Case, MessageList, asks, call, tabled, wants
+from ._harness import DIRECT_MODES, Case, MessageList, asks, call, table_test, wants
 from ._prebuilt import candidate, reference
 
 
@@ -84,9 +84,9 @@ DICT_SCHEMA = StructuredTool.from_function(
 )
 
 
-def checks(input: Any, schemas: Any = (Pick, PickV1), **more: Any) -> Any:
-    options = {name: more.pop(name) for name in ("format_error",) if name in more}
-    return lambda ns: Case(ns.ValidationNode([*schemas], **options), input, **more)
+def checks(input: Any, schemas: Any = (Pick, PickV1), **case_options: Any) -> Any:
+    options = {name: case_options.pop(name) for name in ("format_error",) if name in case_options}
+    return lambda ns: Case(ns.ValidationNode([*schemas], **options), input, **case_options)
 
 
 MANY = [call("Pick", {"a": 37 if n % 2 else n}, f"c{n}") for n in range(6)]
@@ -102,8 +102,8 @@ CHECKED: dict[str, Any] = {
     "a message of a human": (checks({"messages": [HumanMessage("q")]}), "ValueError"),
     "a message of a human at the end": (checks({"messages": [asks(call("Pick")), HumanMessage("q")]}), "ValueError"),
 }
-test_calls_are_checked_alike = tabled(CHECKED)
-test_a_wrong_use_is_refused_alike = tabled(
+test_calls_are_checked_alike = table_test(CHECKED)
+test_a_wrong_use_is_refused_alike = table_test(
     {
         "a list that ends with a human": (checks([HumanMessage("q")]), "ValueError"),
         **{
@@ -116,10 +116,10 @@ test_a_wrong_use_is_refused_alike = tabled(
 
 
 def test_schemas_are_listed_by_name() -> None:
-    theirs, ours = (ns.ValidationNode(list(SCHEMAS.values())).schemas_by_name for ns in (reference(), candidate()))
-    assert list(ours) == list(theirs)
-    assert [dump(sorted(field for field in fields(schema))) for schema in ours.values()] == [
-        dump(sorted(field for field in fields(schema))) for schema in theirs.values()
+    expected, actual = (ns.ValidationNode(list(SCHEMAS.values())).schemas_by_name for ns in (reference(), candidate()))
+    assert list(actual) == list(expected)
+    assert [dump(sorted(field for field in fields(schema))) for schema in actual.values()] == [
+        dump(sorted(field for field in fields(schema))) for schema in expected.values()
     ]
 
 

@@ -8,12 +8,12 @@ from langchain_core.tools import StructuredTool, tool
 from langgraph.prebuilt import InjectedState
 from langgraph.types import Command
 
-from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, tabled, wants
+from ._harness import ASYNC_MODES, DIRECT_MODES, Case, alike, asks, call, table_test, wants
 
 Log = list[Any]
 
 
-def wrapped(ns: Any, decide: Any, log: Log, *, sync: bool = True, **options: Any) -> Any:
+def wrapping_node(ns: Any, decide: Any, log: Log, *, sync: bool = True, **options: Any) -> Any:
     """A node whose wrapper is `decide`, a generator that yields requests and receives results."""
 
     def wrap(request: Any, execute: Any) -> Any:
@@ -134,7 +134,7 @@ def deciding(decide: Any, *, sync: bool = True, **options: Any) -> Any:
 
     def scenario(ns: Any) -> Case:
         log: Log = []
-        return Case(wrapped(ns, decide, log, sync=sync, **options), wants("count", {"x": 2}, foo="f"), log=log)
+        return Case(wrapping_node(ns, decide, log, sync=sync, **options), wants("count", {"x": 2}, foo="f"), log=log)
 
     return scenario
 
@@ -159,8 +159,10 @@ DECIDED: dict[str, Any] = {
         for options in ({}, {"handle_tool_errors": False})
     },
 }
-test_a_sync_wrapper = tabled(DECIDED)
-test_an_async_wrapper = tabled({one.__name__: deciding(one, sync=False) for one in DECISIONS}, modes=ASYNC_MODES)
+test_a_sync_wrapper = table_test(DECIDED)
+test_an_async_wrapper = table_test(
+    {decision.__name__: deciding(decision, sync=False) for decision in DECISIONS}, modes=ASYNC_MODES
+)
 
 
 @pytest.mark.parametrize("handled", [True, False])
@@ -184,7 +186,7 @@ def test_an_error_of_the_body_reaches_the_wrapper_only_unhandled(ns: Any, handle
 @alike
 def test_a_wrapper_wraps_every_call(ns: Any) -> Case:
     calls = asks(*(call("count", {"x": n}, f"c{n}") for n in range(4)))
-    return Case(wrapped(ns, modifies, []), {"messages": [calls]})
+    return Case(wrapping_node(ns, modifies, []), {"messages": [calls]})
 
 
 def with_tools(wrap: Any, tools: Any, name: str, args: dict[str, Any]) -> Any:
@@ -195,7 +197,7 @@ def answers(request: Any, execute: Any) -> Any:
     return ToolMessage(f"tool is {request.tool}", tool_call_id=request.tool_call["id"], name="missing", id="m")
 
 
-def renamed(request: Any, execute: Any) -> Any:
+def rename_call(request: Any, execute: Any) -> Any:
     return execute(request.override(tool_call={**request.tool_call, "name": "count"}))
 
 
@@ -226,17 +228,17 @@ def takes_y(y: int) -> str:
     return f"brought {y}"
 
 
-def unregistered(wrap: Any) -> Any:
+def scenario_without_tool(wrap: Any) -> Any:
     return with_tools(wrap, [counter([])], "missing", {"x": 1})
 
 
-test_a_wrapper_changes_the_tool_or_the_state = tabled(
+test_a_wrapper_changes_the_tool_or_the_state = table_test(
     {
-        "an answer for an unregistered tool": unregistered(answers),
-        "an unregistered tool that is executed": unregistered(lambda request, execute: execute(request)),
-        "an unregistered call that is renamed": (unregistered(renamed), "TypeError"),
-        "a tool that is brought along": unregistered(brings(tool(missing))),
-        "a tool that is brought along and refuses arguments": unregistered(
+        "an answer for an unregistered tool": scenario_without_tool(answers),
+        "an unregistered tool that is executed": scenario_without_tool(lambda request, execute: execute(request)),
+        "an unregistered call that is renamed": (scenario_without_tool(rename_call), "TypeError"),
+        "a tool that is brought along": scenario_without_tool(brings(tool(missing))),
+        "a tool that is brought along and refuses arguments": scenario_without_tool(
             brings(StructuredTool.from_function(takes_y, name="missing"))
         ),
         "another state, which reaches injection": with_tools(with_another_state, [peek], "peek", {}),
@@ -266,7 +268,7 @@ def test_an_assigned_attribute_is_used_by_the_execution(ns: Any) -> Case:
     return Case(ns.ToolNode([counter([])], wrap_tool_call=assigns), wants("count", {"x": 1}))
 
 
-test_a_wrapper_that_returns_no_message_is_passed_on_alike = tabled(
+test_a_wrapper_that_returns_no_message_is_passed_on_alike = table_test(
     {
         repr(result): with_tools(lambda request, execute, result=result: result, [counter([])], "count", {"x": 1})  # type: ignore[misc]
         for result in ("text", None, 7)

@@ -9,7 +9,7 @@ from typing import get_args
 from tests.chromium import chromium
 from tests.pictures._pages import ROOT, Application, photograph, photograph_run, record
 from tests.pictures._terminal import Theme, Watched, record_block, svg, watch
-from tests.pictures._typed_lines import typed_lines
+from tests.pictures._typed_lines import capture_typed_lines
 from tests.pictures.shop import leave_threads_open
 
 FOLDER = ROOT / "docs" / "pictures"
@@ -93,9 +93,9 @@ def make(folder: Path, scratch: Path) -> Iterator[Path]:
     folder.mkdir(parents=True, exist_ok=True)
     watched = trip(scratch / "trip.jsonl")
     recordings = {"trace-page": scratch / "trip.jsonl"}
-    recordings |= {f"trace-of-{one.name}": record(one, scratch) for one in APPLICATIONS}
+    recordings |= {f"trace-of-{application.name}": record(application, scratch) for application in APPLICATIONS}
     recordings |= {f"trace-of-{name}": join(name, parts, scratch) for name, parts in STORED.items()}
-    typed = typed_lines(scratch)
+    typed = capture_typed_lines(scratch)
     for theme in get_args(Theme):
         terminals = {
             "live-view": live_view(watched, theme),

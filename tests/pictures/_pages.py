@@ -33,16 +33,16 @@ class Application:
 
 def record(application: Application, folder: Path) -> Path:
     """Run the command of an application, and return its recording, which has the name of the application."""
-    work = folder / application.name
-    work.mkdir()
-    records = work / "records"
+    work_folder = folder / application.name
+    work_folder.mkdir()
+    records = work_folder / "records"
     environment = {name: value for name, value in os.environ.items() if not name.startswith("CALLBOARD_")}
     environment |= {"CALLBOARD_RECORDS": str(records), "NO_COLOR": "1"}
-    first, *words = shlex.split(application.command.replace("EXAMPLES", str(ROOT / "examples")))
-    command = [*({"python": COMMAND[:1], "callboard": COMMAND}[first]), *words]
-    subprocess.run(command, cwd=work, env=environment, check=True, capture_output=True, timeout=PATIENCE)
-    (found,) = records.glob("*.jsonl")
-    return found.rename(folder / f"{application.name}.jsonl")
+    first, *arguments = shlex.split(application.command.replace("EXAMPLES", str(ROOT / "examples")))
+    command = [*({"python": COMMAND[:1], "callboard": COMMAND}[first]), *arguments]
+    subprocess.run(command, cwd=work_folder, env=environment, check=True, capture_output=True, timeout=PATIENCE)
+    (recording,) = records.glob("*.jsonl")
+    return recording.rename(folder / f"{application.name}.jsonl")
 
 
 WIDTH, LEAST, MOST = 860, 400, 760
@@ -105,17 +105,17 @@ _INDEXED = """async ([data, most]) => {
 def _small(page: Any, picture: bytes) -> bytes:
     """Return a picture as PNG with a palette of its most frequent colours, as many as the size allows."""
     for colours in _COLOURS:
-        made = _with_palette(page.evaluate(_INDEXED, [b64encode(picture).decode(), colours]))
-        if len(made) <= LARGEST:
-            return made
-    raise ValueError(f"the picture has {len(made):,} bytes with {colours} colours; make the page smaller")
+        png = _with_palette(page.evaluate(_INDEXED, [b64encode(picture).decode(), colours]))
+        if len(png) <= LARGEST:
+            return png
+    raise ValueError(f"the picture has {len(png):,} bytes with {colours} colours; make the page smaller")
 
 
-def _with_palette(found: Any) -> bytes:
-    width, height, pixels = found["width"], found["height"], b64decode(found["pixels"])
+def _with_palette(indexed: Any) -> bytes:
+    width, height, pixels = indexed["width"], indexed["height"], b64decode(indexed["pixels"])
     rows = b"".join(b"\0" + pixels[start : start + width] for start in range(0, width * height, width))
     head = struct.pack(">IIBBBBB", width, height, 8, 3, 0, 0, 0)
-    palette = bytes(value for colour in found["palette"] for value in colour)
+    palette = bytes(value for colour in indexed["palette"] for value in colour)
     chunks = ((b"IHDR", head), (b"PLTE", palette), (b"IDAT", zlib.compress(rows, 9)), (b"IEND", b""))
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data)) for kind, data in chunks

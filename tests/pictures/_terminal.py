@@ -82,7 +82,7 @@ def _virtual_clocks() -> Iterator[_Clocks]:
         asyncio.set_event_loop_policy(before)
 
 
-def _recorded(recording: Path, clocks: _Clocks) -> RecordingWriter:
+def _writer_of(recording: Path, clocks: _Clocks) -> RecordingWriter:
     # Without redaction, which works in a thread: a virtual clock would run ahead of it.
     return RecordingWriter(recording, capture=True, redact=False, clock=clocks.now)
 
@@ -94,7 +94,7 @@ def record_block(page: Path, part: str, recording: Path) -> None:
         for code in (block.code for block in blocks(page) if block.info == "python"):
             if part in code:
                 clocks.latest = None  # the loop of the block starts at 0, and those before it may not have
-                with _recorded(recording, clocks):
+                with _writer_of(recording, clocks):
                     exec(code, names)
                 return
             exec(code, names)
@@ -122,7 +122,7 @@ def watch(*words: str, recording: Path | None = None, **env: str) -> Watched:
         patch.setattr(sys, "stdin", io.StringIO())
         patch.setattr(sys, "path", [*sys.path])
         patch.chdir(Path(__file__).parent)
-        with _recorded(recording, clocks) if recording else nullcontext():
+        with _writer_of(recording, clocks) if recording else nullcontext():
             app(words, standalone_mode=False)
     return Watched(shlex.join(("callboard", *words)), output.texts)
 
@@ -203,11 +203,11 @@ _WORDS = re.compile(r"\S+(?: \S+)*")
 
 def svg(lines: Sequence[Sequence[Part]], theme: Theme, title: str) -> str:
     """Return a picture of the lines of a screen."""
-    shown = [*lines]
-    while shown and not any(text.strip() for _, text in shown[-1]):
-        shown.pop()
-    columns = max(COLUMNS, *(len("".join(text for _, text in line).rstrip()) for line in shown))
-    width, height = columns * _CELL + 2 * _MARGIN, len(shown) * _LINE + 2 * _MARGIN
+    screen_lines = [*lines]
+    while screen_lines and not any(text.strip() for _, text in screen_lines[-1]):
+        screen_lines.pop()
+    columns = max(COLUMNS, *(len("".join(text for _, text in line).rstrip()) for line in screen_lines))
+    width, height = columns * _CELL + 2 * _MARGIN, len(screen_lines) * _LINE + 2 * _MARGIN
     colour = _COLOURS[theme]
     css = (
         f"text{{font:{_SIZE}px ui-monospace,SFMono-Regular,Menlo,Consolas,'DejaVu Sans Mono',monospace;"
@@ -222,28 +222,28 @@ def svg(lines: Sequence[Sequence[Part]], theme: Theme, title: str) -> str:
         f'<rect x=".5" y=".5" width="{width - 1:g}" height="{height - 1:g}" rx="8" fill="{colour["back"]}" '
         f'stroke="{colour["line"]}"/>'
     )
-    parts = [head, back, *(_line(line, row) for row, line in enumerate(shown)), "</svg>"]
+    parts = [head, back, *(_line(line, row) for row, line in enumerate(screen_lines)), "</svg>"]
     return "\n".join(filter(None, parts)) + "\n"
 
 
 def _line(line: Sequence[Part], row: int) -> str:
-    made, column = "", 0
-    for style, text in _joined(line):
+    markup, column = "", 0
+    for style, text in _join_styles(line):
         classes = " ".join(_CLASSES[code] for code in style.split(";") if code)
-        for words in _WORDS.finditer(text):
-            x, y = _MARGIN + (column + words.start()) * _CELL, _MARGIN + (row + 0.75) * _LINE
-            made += f'<text x="{x:g}" y="{y:g}" textLength="{len(words[0]) * _CELL:g}"'
-            made += (f' class="{classes}">' if classes else ">") + escape(words[0], quote=False) + "</text>"
+        for match in _WORDS.finditer(text):
+            x, y = _MARGIN + (column + match.start()) * _CELL, _MARGIN + (row + 0.75) * _LINE
+            markup += f'<text x="{x:g}" y="{y:g}" textLength="{len(match[0]) * _CELL:g}"'
+            markup += (f' class="{classes}">' if classes else ">") + escape(match[0], quote=False) + "</text>"
         column += len(text)
-    return made
+    return markup
 
 
-def _joined(line: Sequence[Part]) -> list[Part]:
+def _join_styles(line: Sequence[Part]) -> list[Part]:
     """Join neighbours with the same style."""
-    made: list[Part] = []
+    parts: list[Part] = []
     for style, text in line:
-        if made and made[-1][0] == style:
-            made[-1] = (style, made[-1][1] + text)
+        if parts and parts[-1][0] == style:
+            parts[-1] = (style, parts[-1][1] + text)
         else:
-            made.append((style, text))
-    return made
+            parts.append((style, text))
+    return parts

@@ -9,7 +9,7 @@ MESSAGE = "Please check the tests."
 RUN = ("run", "crew:agent", "Make the release.")
 
 
-def typed_lines(scratch: Path) -> list[list[Part]]:
+def capture_typed_lines(scratch: Path) -> list[list[Part]]:
     """Run the agent in `crew.py`, write to it, list its calls, and begin to cancel the call in the background."""
     project = Project(scratch)
     try:

@@ -56,9 +56,9 @@ def words_of(picture: Path) -> str:
 @pytest.mark.exhaustive
 @pytest.mark.hangs_after(400)  # some twenty runs and pictures, which take a minute and a half alone
 def test_the_command_makes_every_picture(tmp_path: Path) -> None:
-    made = {path.name for path in make(tmp_path / "pictures", tmp_path)}
+    names = {path.name for path in make(tmp_path / "pictures", tmp_path)}
 
-    assert made == {path.name for path in FOLDER.iterdir()}
+    assert names == {path.name for path in FOLDER.iterdir()}
     for path in (tmp_path / "pictures").glob("*.svg"):
         assert words_of(path) == words_of(FOLDER / path.name)
     for path in (tmp_path / "pictures").glob("*.png"):

@@ -49,7 +49,7 @@ def nothing() -> None:
     return None
 
 
-def unannotated():
+def without_annotation():
     return {"one": (1, 2.5, None, True), 2: {"three"}}
 
 
@@ -66,10 +66,10 @@ def picture() -> Any:
 
 
 def deep() -> Any:
-    found: list[Any] = []
+    nested: list[Any] = []
     for _ in range(2_000):
-        found = [found]
-    return found
+        nested = [nested]
+    return nested
 
 
 def not_a_point() -> Point:

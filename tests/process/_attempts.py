@@ -19,17 +19,17 @@ from pathlib import Path
 
 def grow_buffers() -> bool:
     """Return whether the kernel grants larger socket buffers; buffers are kernel memory."""
-    one, other = socket.socketpair()
-    with one, other:
-        before = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+    first, second = socket.socketpair()
+    with first, second:
+        before = [first.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
         for option in (socket.SO_SNDBUF, socket.SO_RCVBUF):
-            one.setsockopt(socket.SOL_SOCKET, option, 8 * 1024**2)
-        after = [one.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
+            first.setsockopt(socket.SOL_SOCKET, option, 8 * 1024**2)
+        after = [first.getsockopt(socket.SOL_SOCKET, option) for option in (socket.SO_SNDBUF, socket.SO_RCVBUF)]
     return after > before
 
 
 def limits_of_files_and_core() -> list[list[int]]:
-    return [list(resource.getrlimit(one)) for one in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]
+    return [list(resource.getrlimit(limit)) for limit in (resource.RLIMIT_NOFILE, resource.RLIMIT_CORE)]
 
 
 def raise_limits() -> list[str]:
@@ -83,9 +83,9 @@ def write_by_symlink(path: str, to: str) -> bool:
     return write(to)
 
 
-def read_below_a_folder(folder: str, rest: str) -> bool:
+def read_below_a_folder(folder: str, path: str) -> bool:
     fd = os.open(folder, os.O_PATH)
-    return bool(os.read(os.open(rest, os.O_RDONLY, dir_fd=fd), 1))
+    return bool(os.read(os.open(path, os.O_RDONLY, dir_fd=fd), 1))
 
 
 def change_mode_by_fd(path: str) -> bool:
@@ -112,8 +112,8 @@ def listen() -> bool:
 
 def send_datagram(address: str) -> bool:
     """Send a datagram from a socket of a kind that is always allowed, such as a socket pair."""
-    one, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
-    return one.sendto(b"hello", address) == 5
+    sender, _ = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
+    return sender.sendto(b"hello", address) == 5
 
 
 def bind_to_path(path: str) -> bool:
@@ -145,7 +145,7 @@ def have_signals_sent(pid: int) -> bool:
 def trace(pid: int) -> bool:
     """Seize the process with ptrace; it is released when the worker ends."""
     libc = ctypes.CDLL(None, use_errno=True)
-    return _checked(libc.ptrace(0x4206, pid, None, None))
+    return _check_result(libc.ptrace(0x4206, pid, None, None))
 
 
 def read_memory(pid: int) -> bool:
@@ -205,7 +205,7 @@ def fork_by_clone() -> bool:
     pid = ctypes.CDLL(None, use_errno=True).syscall({"x86_64": 56, "aarch64": 220}[_machine()], 17, 0, 0, 0, 0)
     if not pid:
         os._exit(0)
-    return _checked(pid)
+    return _check_result(pid)
 
 
 def execute(*command: str) -> bool:
@@ -214,7 +214,7 @@ def execute(*command: str) -> bool:
 
 
 def new_namespace() -> bool:
-    return _checked(ctypes.CDLL(None, use_errno=True).unshare(0x10000000))
+    return _check_result(ctypes.CDLL(None, use_errno=True).unshare(0x10000000))
 
 
 def keyring() -> bool:
@@ -231,15 +231,15 @@ def shared_memory() -> bool:
 
 def _call(numbers: dict[str, int], *args: object) -> bool:
     # For a number without a type, ctypes passes only half of the register; the other half is undefined.
-    whole = [ctypes.c_long(one) if isinstance(one, int) else one for one in args]
-    return _checked(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(numbers[_machine()]), *whole))
+    typed_args = [ctypes.c_long(arg) if isinstance(arg, int) else arg for arg in args]
+    return _check_result(ctypes.CDLL(None, use_errno=True).syscall(ctypes.c_long(numbers[_machine()]), *typed_args))
 
 
 def _machine() -> str:
     return os.uname().machine
 
 
-def _checked(result: int) -> bool:
+def _check_result(result: int) -> bool:
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
@@ -250,13 +250,13 @@ def _checked(result: int) -> bool:
 
 
 def thread_sum() -> int:
-    found: list[int] = []
-    threads = [threading.Thread(target=found.append, args=(number,)) for number in range(5)]
+    numbers: list[int] = []
+    threads = [threading.Thread(target=numbers.append, args=(number,)) for number in range(5)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    return sum(found)
+    return sum(numbers)
 
 
 async def thread_sum_later() -> int:
@@ -281,17 +281,17 @@ def compute_in_c() -> str:
 
 
 def own_pair() -> bytes:
-    one, other = socket.socketpair()
-    one.send(b"hello")
-    return other.recv(5)
+    first, second = socket.socketpair()
+    first.send(b"hello")
+    return second.recv(5)
 
 
 def signal_oneself_and_hear() -> bool:
-    heard: list[int] = []
-    signal.signal(signal.SIGUSR1, lambda number, _: heard.append(number))
+    received_signals: list[int] = []
+    signal.signal(signal.SIGUSR1, lambda number, _: received_signals.append(number))
     os.kill(os.getpid(), signal.SIGUSR1)
     signal.raise_signal(signal.SIGUSR1)
-    return len(heard) == 2
+    return len(received_signals) == 2
 
 
 def what_time_it_is() -> str:
@@ -306,14 +306,14 @@ def kinds_of_open_files() -> dict[int, str]:
     import stat
 
     kinds = {stat.S_ISSOCK: "socket", stat.S_ISFIFO: "pipe", stat.S_ISCHR: "device", stat.S_ISREG: "file"}
-    found: dict[int, str] = {}
+    kinds_by_fd: dict[int, str] = {}
     for fd in range(4096):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
             continue
-        found[fd] = next((name for test, name in kinds.items() if test(mode)), "other")
-    return found
+        kinds_by_fd[fd] = next((name for test, name in kinds.items() if test(mode)), "other")
+    return kinds_by_fd
 
 
 def open_many(count: int) -> int:
@@ -339,11 +339,11 @@ def fill_sockets() -> tuple[int, int]:
         while True:
             pair = socket.socketpair()
             pairs.append(pair)
-            for one in pair:
-                one.setblocking(False)
+            for end in pair:
+                end.setblocking(False)
                 try:
                     while True:
-                        written += one.send(bytes(65536))
+                        written += end.send(bytes(65536))
                 except BlockingIOError:
                     pass
     except OSError:

@@ -205,9 +205,9 @@ USER: ContextVar[str] = ContextVar("user")
 
 
 def user() -> str:
-    found = USER.get("nobody")
+    current_user = USER.get("nobody")
     USER.set("somebody")
-    return found
+    return current_user
 
 
 def go_on(steps: int, pause: float) -> int:
@@ -231,7 +231,7 @@ def log_much() -> None:
         logging.getLogger("made.only.there").exception("\0" * 100_000)
 
 
-def bound() -> dict[str, object]:
+def context_variables() -> dict[str, object]:
     import structlog
 
     return structlog.contextvars.get_contextvars()
@@ -273,14 +273,14 @@ def speak_in_a_signal_handler() -> int:
 
     from callboard import progress
 
-    heard = itertools.count()
-    signal.signal(signal.SIGALRM, lambda *_: progress(f"alarm {next(heard)}" * 1_000))
+    alarms = itertools.count()
+    signal.signal(signal.SIGALRM, lambda *_: progress(f"alarm {next(alarms)}" * 1_000))
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
         progress("word" * 4_000)
     signal.setitimer(signal.ITIMER_REAL, 0)
-    return next(heard)
+    return next(alarms)
 
 
 def speak_in_a_fork() -> None:

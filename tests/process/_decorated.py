@@ -12,7 +12,7 @@ class Wrapped:
         self.fn = fn
 
 
-def logged(fn: Callable[..., Any]) -> Callable[..., Any]:
+def log_calls(fn: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(fn)
     def inner(*args: Any) -> Any:
         return fn(*args)
@@ -26,7 +26,7 @@ def double(number: int) -> int:
 
 
 @Wrapped
-@logged
+@log_calls
 def triple(number: int) -> int:
     return 3 * number
 

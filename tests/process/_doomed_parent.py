@@ -12,11 +12,11 @@ import anyio
 
 from callboard_actors.process import Processes
 from tests.process import _bodies as bodies
-from tests.process._processes import confined_here
+from tests.process._processes import confine_here
 
 
 async def main(folder: str, mode: str, start: Any = None) -> None:
-    confine = confined_here(write=[folder], processes=True) if mode == "confined" else None
+    confine = confine_here(write=[folder], processes=True) if mode == "confined" else None
     pool = Processes(workers=3, start=start, grace=0.3, confine=confine)
     async with pool, anyio.create_task_group() as group:
         if mode == "forks":

@@ -31,15 +31,15 @@ def frame(kind: str | int, number: int, body: bytes, length: int | None = None) 
 
 
 def _fds(test: object) -> list[int]:
-    found = []
+    fds = []
     for fd in range(3, 256):
         try:
             mode = os.fstat(fd).st_mode
         except OSError:
             continue
         if test(mode):  # type: ignore[operator]
-            found.append(fd)
-    return found
+            fds.append(fd)
+    return fds
 
 
 def _socket() -> int:

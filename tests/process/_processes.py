@@ -21,7 +21,7 @@ NO_LINUX = Path(__file__).with_name("_no_linux")
 
 
 @asynccontextmanager
-async def opened(**options: Any) -> AsyncIterator[Processes]:
+async def open_pool(**options: Any) -> AsyncIterator[Processes]:
     """Open a pool of one worker, unless told otherwise, for at most `WAIT` seconds."""
     with anyio.fail_after(WAIT):
         async with Processes(**{"workers": 1, **options}) as pool:
@@ -33,7 +33,7 @@ def body_of(fn: Callable[..., Any], *args: Any, grace: float | None = None) -> B
     return Body(fn=fn, args=args, title=fn.__name__, grace=grace)
 
 
-def confined_here(**options: Any) -> Confine:
+def confine_here(**options: Any) -> Confine:
     """Return a confinement in which workers can load the modules of these tests."""
     return Confine(modules=[ROOT], **options)
 
@@ -58,15 +58,15 @@ def _state_of(pid: int) -> str | None:
 
 def descendants(pid: int) -> set[int]:
     """Return all descendants of a process, zombies included, except those of a database server."""
-    parents = {int(one.name): parent_of(int(one.name)) for one in Path("/proc").iterdir() if one.name.isdigit()}
-    found: set[int] = set()
+    parents = {int(entry.name): parent_of(int(entry.name)) for entry in Path("/proc").iterdir() if entry.name.isdigit()}
+    pids: set[int] = set()
     due = [pid]
     while due:
         above = due.pop()
-        below = {one for one, parent in parents.items() if parent == above and not _is_of_database(one)} - found
-        found |= below
+        below = {entry for entry, parent in parents.items() if parent == above and not _is_of_database(entry)} - pids
+        pids |= below
         due += below
-    return found
+    return pids
 
 
 def _is_of_database(pid: int) -> bool:
@@ -90,12 +90,12 @@ def open_fds() -> int:
     return len(list(Path("/proc/self/fd").iterdir()))
 
 
-async def started(folder: Path, count: int = 1) -> set[int]:
+async def wait_for_starts(folder: Path, count: int = 1) -> set[int]:
     """Wait until so many functions have reported that they run; return their process ids."""
     with anyio.fail_after(WAIT):
-        while len(found := {int(path.name) for path in folder.iterdir()}) < count:
+        while len(pids := {int(path.name) for path in folder.iterdir()}) < count:
             await anyio.sleep(0.001)
-    return found
+    return pids
 
 
 def below_us() -> set[int]:

@@ -24,7 +24,7 @@ from callboard_actors.process._worker_proxy import BrokenError, WorkerProxy
 from . import _bodies as bodies
 from . import _decorated
 from . import _hostile as hostile
-from ._processes import WAIT, descendants, opened
+from ._processes import WAIT, descendants, open_pool
 
 pytestmark = pytest.mark.real_clock
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.real_clock
 @pytest.mark.backends("asyncio", "trio")
 async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
     """Sync and async functions run in a worker; async ones run on the kind of event loop that the caller has."""
-    async with opened(workers=2, preload=["json"]) as pool:
+    async with open_pool(workers=2, preload=["json"]) as pool:
         assert await pool.run(bodies.add, 1, 2) == 3
         assert await pool.run(bodies.add_later, 1, 2) == (3, sniffio.current_async_library())
         assert await pool.run(partial(math.pow, 2), 3) == 8
@@ -42,7 +42,7 @@ async def test_functions_run_elsewhere_and_their_values_come_back() -> None:
 
 async def test_an_exception_comes_back_as_itself_with_the_workers_traceback() -> None:
     """Code that handles ValueError works unchanged; the exception shows the worker's traceback and earlier output."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         with pytest.raises(ValueError, match=r"^outer") as caught:
             await pool.run(bodies.raise_group)
         assert await pool.run(bodies.add, 1, 1) == 2
@@ -67,7 +67,7 @@ async def test_a_result_that_cannot_come_back_is_an_error_that_says_it_finished(
     fn: Callable[[], object], reason: str
 ) -> None:
     """A call whose result cannot be pickled had its effect, so the error says that it finished. The worker is kept."""
-    async with opened(max_result=5_000) as pool:
+    async with open_pool(max_result=5_000) as pool:
         before = pool.pids
         with pytest.raises(ResultLostError, match=reason) as caught:
             await pool.run(fn)
@@ -89,7 +89,7 @@ async def test_what_cannot_cross_is_refused_before_anything_is_sent(
     fn: Callable[..., Any], args: tuple[object, ...], message: str
 ) -> None:
     """The error names the function and the argument, and is raised in the calling process."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         with pytest.raises(TypeError, match=message):
             await pool.run(fn, *args)
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -97,7 +97,7 @@ async def test_what_cannot_cross_is_refused_before_anything_is_sent(
 
 async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
     """Output of print, file descriptors and child processes reaches neither our stdout nor the worker's socket."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         with pytest.raises(RuntimeError) as caught:
             await pool.run(bodies.write_to_every_stream)
         with pytest.raises(RuntimeError) as much:
@@ -106,7 +106,7 @@ async def test_whatever_a_call_writes_is_kept_and_shown_in_its_error() -> None:
             await pool.run(bodies.end_with, 3)
 
     note = caught.value.__notes__[-1]
-    assert all(f"by {what}\n" in note for what in ("print", "file descriptor 1", "file descriptor 2", "a child"))
+    assert all(f"by {writer}\n" in note for writer in ("print", "file descriptor 1", "file descriptor 2", "a child"))
     assert len(much.value.__notes__[-1]) < 3_000
     assert much.value.__notes__[-1].endswith("the end\n")
     assert died.value.output == "last words\n"
@@ -133,7 +133,7 @@ async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
 
     A call that crashes its worker should not be retried; a worker that was killed from outside is another matter.
     """
-    async with opened(grace=0.2) as pool:
+    async with open_pool(grace=0.2) as pool:
         before = pool.pids
         with pytest.raises(WorkerDiedError, match=reason) as caught:
             await pool.run(fn, *args)
@@ -146,20 +146,20 @@ async def test_the_end_of_a_worker_is_an_error_that_says_how_it_ended(
 
 async def test_a_call_that_was_not_begun_runs_in_another_worker() -> None:
     """A worker that is killed before it takes the call has run none of it, so another worker may run it."""
-    async with opened() as pool, anyio.create_task_group() as group:
+    async with open_pool() as pool, anyio.create_task_group() as group:
         [first] = pool.pids
         os.kill(first, signal.SIGSTOP)
-        found: list[int] = []
+        pids: list[int] = []
 
         async def call() -> None:
-            found.append(await pool.run(bodies.pid))
+            pids.append(await pool.run(bodies.pid))
 
         group.start_soon(call)
         await anyio.wait_all_tasks_blocked()  # the call has been sent
         os.kill(first, signal.SIGKILL)
 
-    assert found
-    assert found != [first]
+    assert pids
+    assert pids != [first]
 
 
 async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_says_so(
@@ -174,7 +174,7 @@ async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_
         raise BrokenError
 
     monkeypatch.setattr(WorkerProxy, "exchange", dies)
-    async with opened() as pool:
+    async with open_pool() as pool:
         with pytest.raises(WorkerDiedError, match=r"^'pid' was not started: its worker process was kill") as caught:
             await pool.run(bodies.pid)
 
@@ -185,7 +185,7 @@ async def test_after_so_many_workers_a_call_that_was_not_begun_is_an_error_that_
 @pytest.mark.exhaustive
 async def test_processor_time_beyond_the_bound_ends_the_worker() -> None:
     """The processor time limit holds without any timeout and is counted for each call."""
-    async with opened(cpu=1) as pool:
+    async with open_pool(cpu=1) as pool:
         with pytest.raises(WorkerDiedError, match="SIGXCPU, for it had used its 1 s of processor time"):
             await pool.run(bodies.burn)
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -244,16 +244,16 @@ def test_other_mistakes_are_refused_by_name() -> None:
 
 async def test_workers_have_no_files_of_ours() -> None:
     """A worker that inherited a socket of the pool could keep it open or send replies for other workers."""
-    async with opened(workers=2) as pool:
+    async with open_pool(workers=2) as pool:
         files = await pool.run(bodies.open_files)
 
-    own = [file for file in files if not file.startswith(("/dev/", "/proc/"))]
-    assert own == ["/memfd", "pipe", "pipe", "socket"]
+    other_files = [file for file in files if not file.startswith(("/dev/", "/proc/"))]
+    assert other_files == ["/memfd", "pipe", "pipe", "socket"]
 
 
 async def test_a_call_from_another_event_loop_is_refused() -> None:
     """The pool's sockets are watched by one event loop; a call from another loop would wait for ever."""
-    async with opened() as pool:
+    async with open_pool() as pool:
 
         def elsewhere() -> None:
             with pytest.raises(RuntimeError, match="'add' was called in another event loop"):
@@ -265,12 +265,12 @@ async def test_a_call_from_another_event_loop_is_refused() -> None:
 
 async def test_signals_are_as_a_program_finds_them() -> None:
     """The zygote ignores Ctrl-C, but a tool and its child processes must have the default signal handlers."""
-    async with opened() as pool:
-        found = [await pool.run(signal.getsignal, number) for number in (signal.SIGTERM, signal.SIGHUP)]
+    async with open_pool() as pool:
+        handlers = [await pool.run(signal.getsignal, number) for number in (signal.SIGTERM, signal.SIGHUP)]
         with pytest.raises(WorkerDiedError, match="exited with code 1"):
             await pool.run(bodies.signal_oneself, signal.SIGINT)
 
-    assert found == [signal.SIG_DFL, signal.SIG_DFL]
+    assert handlers == [signal.SIG_DFL, signal.SIG_DFL]
 
 
 def test_children_are_found_where_the_kernel_has_no_list_of_them() -> None:
@@ -287,15 +287,15 @@ def test_errors_can_be_pickled() -> None:
 
     died = WorkerDiedError("spin", "it ended", begun=True, exitcode=-9, pid=7, output="words")
     lost = ResultLostError("spin", "too large", output="words")
-    again = pickle.loads(pickle.dumps([died, lost]))
+    reread_errors = pickle.loads(pickle.dumps([died, lost]))
 
-    assert [str(error) for error in again] == [str(died), str(lost)]
-    assert (again[0].ended, again[0].exitcode, again[1].output) == ("unknown", -9, "words")
+    assert [str(error) for error in reread_errors] == [str(died), str(lost)]
+    assert (reread_errors[0].ended, reread_errors[0].exitcode, reread_errors[1].output) == ("unknown", -9, "words")
 
 
 async def test_workers_are_replaced_after_so_many_calls() -> None:
     """Regular replacement limits the harm of leaking libraries."""
-    async with opened(max_calls=2) as pool:
+    async with open_pool(max_calls=2) as pool:
         pids = [await pool.run(bodies.pid) for _ in range(6)]
 
     assert pids[0::2] == pids[1::2]
@@ -304,7 +304,7 @@ async def test_workers_are_replaced_after_so_many_calls() -> None:
 
 async def test_functions_behind_decorators_are_found() -> None:
     """Wrapped functions are found behind the object under their name; methods are sent with their objects."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         for fn in (_decorated.double.fn, _decorated.triple.fn):
             pool.check(fn, title="tool")
         assert await pool.run(_decorated.double.fn, 2) == 4
@@ -350,5 +350,5 @@ async def test_modules_that_cannot_be_preloaded_are_left_to_the_workers(caplog: 
             assert await pool.run(bodies.is_loaded, _decorated.__name__)
             assert not await pool.run(bodies.is_loaded, thread)
 
-    said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
-    assert said == [f"{thread} starts threads or ends its process, so each worker loads it by itself"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
+    assert messages == [f"{thread} starts threads or ends its process, so each worker loads it by itself"]

@@ -20,7 +20,7 @@ from tests.helpers import until
 
 from . import _attempts as attempts
 from . import _bodies as bodies
-from ._processes import WAIT, confined_here, descendants, opened
+from ._processes import WAIT, confine_here, descendants, open_pool
 
 pytestmark = pytest.mark.real_clock
 
@@ -73,8 +73,8 @@ class World:
         folders = (self.outside, self.readable)
         return {str(path): path.read_text() for folder in folders for path in folder.iterdir() if path.is_file()}
 
-    def confine(self, **more: Any) -> Confine:
-        return confined_here(read=[self.readable], write=[self.writable], **more)
+    def confine(self, **options: Any) -> Confine:
+        return confine_here(read=[self.readable], write=[self.writable], **options)
 
 
 @pytest.fixture
@@ -109,8 +109,8 @@ def world(tmp_path: Path) -> Iterator[World]:
 
 
 @asynccontextmanager
-async def confined(confine: Confine, **more: Any) -> AsyncIterator[Processes]:
-    async with opened(grace=0.2, confine=confine, **more) as pool:
+async def open_confined(confine: Confine, **options: Any) -> AsyncIterator[Processes]:
+    async with open_pool(grace=0.2, confine=confine, **options) as pool:
         yield pool
 
 
@@ -190,12 +190,12 @@ QUICK = ("read", "write", "TCP", "signal to the parent", "fork")
 
 async def assert_refused(world: World, name: str, confine: Confine) -> None:
     """Check that an attempt works in a plain worker, and is refused without effect in a confined one."""
-    async with opened(grace=0) as pool:
+    async with open_pool(grace=0) as pool:
         fn, args = ALL[name](world)
         await pool.run(fn, *args)
     fn, args = ALL[name](world)
     before = world.contents()
-    async with confined(confine) as pool:
+    async with open_confined(confine) as pool:
         with pytest.raises(OSError) as caught:
             await pool.run(fn, *args)
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -215,19 +215,19 @@ async def test_a_secret_in_the_environment_is_not_there(monkeypatch: pytest.Monk
     """A secret variable is neither in the worker's environment nor in its memory; requested variables are there."""
     monkeypatch.setenv("CALLBOARD_SECRET", "secret")
     monkeypatch.setenv("LC_TIME", "C")
-    async with opened() as pool:
+    async with open_pool() as pool:
         assert await pool.run(attempts.has_variable, "CALLBOARD_SECRET")
         helpers = descendants(os.getpid())
-    async with confined(confined_here(environment={"GIVEN": "1"})) as pool:
+    async with open_confined(confine_here(environment={"GIVEN": "1"})) as pool:
         with pytest.raises(PermissionError):
             await pool.run(attempts.has_variable, "CALLBOARD_SECRET")
         assert await pool.run(attempts.has_variable, "GIVEN")
         assert await pool.run(attempts.has_variable, "LC_TIME")
         below = descendants(os.getpid()) - helpers
-        told = [read_environment(pid) for pid in below]
+        environments = [read_environment(pid) for pid in below]
 
-    assert any(b"GIVEN=1" in one for one in told)
-    assert not any(b"CALLBOARD_SECRET" in one for one in told)
+    assert any(b"GIVEN=1" in environment for environment in environments)
+    assert not any(b"CALLBOARD_SECRET" in environment for environment in environments)
 
 
 def read_environment(pid: int) -> bytes:
@@ -242,12 +242,12 @@ async def test_a_confined_worker_has_no_files_but_its_own() -> None:
 
     Capabilities would let root pass the confinement, so the worker has none.
     """
-    async with confined(confined_here(read=["/proc"])) as pool:
-        found = await pool.run(attempts.kinds_of_open_files)
-        told = await pool.run(attempts.capabilities)
+    async with open_confined(confine_here(read=["/proc"])) as pool:
+        kinds = await pool.run(attempts.kinds_of_open_files)
+        lines = await pool.run(attempts.capabilities)
 
-    assert sorted(found.values()) == ["device", "pipe", "pipe", "socket"]
-    assert {line.split()[1] for line in told if not line.startswith("CapBnd")} == {"0" * 16}
+    assert sorted(kinds.values()) == ["device", "pipe", "pipe", "socket"]
+    assert {line.split()[1] for line in lines if not line.startswith("CapBnd")} == {"0" * 16}
 
 
 @pytest.mark.parametrize(
@@ -270,14 +270,14 @@ async def test_what_python_needs_goes_on_in_a_confined_worker(
     fn: Callable[..., Any], args: tuple[object, ...], value: object
 ) -> None:
     """Threads, late imports of C modules, socket pairs, signals to itself and time zones work in a confined worker."""
-    async with confined(confined_here()) as pool:
+    async with open_confined(confine_here()) as pool:
         assert await pool.run(fn, *args) == value
 
 
 async def test_a_folder_may_be_read_and_another_written_to(world: World) -> None:
     """Access includes subfolders; a written file can be read, moved and deleted."""
     new = world.new()
-    async with confined(world.confine()) as pool:
+    async with open_confined(world.confine()) as pool:
         assert await pool.run(attempts.read, world.book())
         assert await pool.run(attempts.write, new)
         assert await pool.run(attempts.append, new)
@@ -290,7 +290,7 @@ async def test_a_folder_may_be_read_and_another_written_to(world: World) -> None
 
 async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: World) -> None:
     """With network access a worker still has no UNIX sockets, which lead to other programs of this machine."""
-    async with confined(confined_here(network=True)) as pool:
+    async with open_confined(confine_here(network=True)) as pool:
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_STREAM, world.tcp)
         assert await pool.run(attempts.connect, socket.AF_INET, socket.SOCK_DGRAM, world.udp)
         assert await pool.run(attempts.listen)
@@ -302,8 +302,8 @@ async def test_network_that_was_asked_for_is_there_and_nothing_beside_it(world: 
 
 async def test_processes_that_were_asked_for_are_confined_too(world: World) -> None:
     """Child processes can execute readable files, are confined, and end with the call."""
-    confine = confined_here(read=["/usr/bin", "/bin"], processes=True)
-    async with confined(confine) as pool:
+    confine = confine_here(read=["/usr/bin", "/bin"], processes=True)
+    async with open_confined(confine) as pool:
         helpers = descendants(os.getpid()) - set(pool.pids)
         assert await pool.run(attempts.fork)
         assert await pool.run(attempts.execute, "/bin/true")
@@ -318,12 +318,12 @@ async def test_processes_that_were_asked_for_are_confined_too(world: World) -> N
         await until(lambda: pool.pids and descendants(os.getpid()) - helpers == set(pool.pids), WAIT)
 
 
-@pytest.mark.parametrize("confine", [None, confined_here()])
+@pytest.mark.parametrize("confine", [None, confine_here()])
 async def test_limits_hold_with_and_without_confinement(confine: Confine | None) -> None:
     """Limits of open files and memory hold in both kinds of workers; a worker without memory is replaced."""
-    most = 2 * 1024**3
-    async with opened(grace=0, files=64, memory=most, confine=confine) as pool:
-        assert await pool.run(bodies.limits) == (most, 0)
+    limit = 2 * 1024**3
+    async with open_pool(grace=0, files=64, memory=limit, confine=confine) as pool:
+        assert await pool.run(bodies.limits) == (limit, 0)
         assert await pool.run(attempts.open_many, 10) == 10
         with pytest.raises(OSError, match="Too many open files"):
             await pool.run(attempts.open_many, 100)
@@ -347,9 +347,9 @@ def cores() -> Iterator[None]:
 @pytest.mark.usefixtures("cores")
 async def test_a_confined_worker_has_few_files_and_no_core_and_cannot_raise_its_limits() -> None:
     """With many descriptors or large buffers, sockets could hold gigabytes of kernel memory that no limit counts."""
-    async with opened(grace=0) as pool:
+    async with open_pool(grace=0) as pool:
         assert await pool.run(attempts.grow_buffers)
-    async with confined(confined_here(), memory=512 * 1024**2) as pool:
+    async with open_confined(confine_here(), memory=512 * 1024**2) as pool:
         assert await pool.run(attempts.limits_of_files_and_core) == [[256, 256], [0, 0]]
         assert await pool.run(attempts.raise_limits) == []
         assert not await pool.run(attempts.grow_buffers)
@@ -362,7 +362,7 @@ async def test_a_confined_worker_has_few_files_and_no_core_and_cannot_raise_its_
 @pytest.mark.exhaustive
 async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
     """A process can catch SIGXCPU; the kernel then sends SIGKILL at the hard limit."""
-    async with confined(confined_here(), cpu=1) as pool:
+    async with open_confined(confine_here(), cpu=1) as pool:
         with pytest.raises(WorkerDiedError, match="SIGKILL"):
             await pool.run(attempts.burn_deaf)
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -370,15 +370,15 @@ async def test_processor_time_cannot_be_had_by_ignoring_the_signal() -> None:
 
 async def test_a_worker_serves_one_call_unless_told_otherwise() -> None:
     """A thread that a call leaves behind could read the arguments of the next call and answer for it."""
-    async with confined(confined_here()) as pool:
+    async with open_confined(confine_here()) as pool:
         assert len({await pool.run(bodies.pid) for _ in range(4)}) == 4
-    async with confined(confined_here(reuse=True)) as pool:
+    async with open_confined(confine_here(reuse=True)) as pool:
         assert len({await pool.run(bodies.pid) for _ in range(4)}) == 1
 
 
 async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: World) -> None:
     """An earlier worker could have put the link there to widen its access."""
-    confine = confined_here(read=[world.readable])
+    confine = confine_here(read=[world.readable])
     world.readable.rmdir()
     world.readable.symlink_to("/etc")
     with anyio.fail_after(WAIT), pytest.raises(ActorStartError, match="leads to /etc now") as caught:
@@ -390,16 +390,16 @@ async def test_a_path_that_has_become_a_link_is_refused_at_the_start(world: Worl
 
 async def test_that_a_file_is_there_can_be_seen(world: World) -> None:
     """Landlock does not hide names, sizes and times of files, as the documentation says."""
-    async with confined(confined_here()) as pool:
+    async with open_confined(confine_here()) as pool:
         assert await pool.run(os.path.getsize, world.secret()) == len("secret")
 
 
 async def test_of_other_processes_only_their_existence_and_owner_can_be_seen(world: World) -> None:
     """Command lines contain passwords, and variables contain keys. `read=["/proc"]` would open the command lines."""
     files = [f"/proc/{world.neighbour}/{name}" for name in ("cmdline", "environ", "maps", "status", "comm", "mem")]
-    async with opened() as pool:
+    async with open_pool() as pool:
         assert all([await pool.run(attempts.read, path) for path in files[:-1]])
-    async with confined(confined_here(processes=True, reuse=True)) as pool:
+    async with open_confined(confine_here(processes=True, reuse=True)) as pool:
         for path in files:
             with pytest.raises(PermissionError):
                 await pool.run(attempts.read, path)

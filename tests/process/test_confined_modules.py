@@ -12,7 +12,7 @@ import pytest
 from callboard_actors.process import Confine, Processes
 from callboard_actors.process._confinement import _readable
 
-from ._processes import WAIT, opened
+from ._processes import WAIT, open_pool
 
 pytestmark = pytest.mark.real_clock
 
@@ -52,7 +52,7 @@ def secrets_of(project: Path) -> list[str]:
 
 async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_script(project: Path) -> None:
     """`Confine(read=["data"])` opens that folder, not every entry of `sys.path`."""
-    async with opened(confine=Confine(read=["data"])) as pool:
+    async with open_pool(confine=Confine(read=["data"])) as pool:
         assert await pool.run(Path.read_text, project / "data" / "public") == "public"
         for path in secrets_of(project):
             with pytest.raises(OSError, match=r"Permission denied|No such file"):
@@ -61,30 +61,30 @@ async def test_a_pool_with_a_folder_to_read_cannot_read_what_lies_beside_the_scr
 
 async def test_a_module_that_is_preloaded_needs_no_folder(project: Path) -> None:
     """A preloaded module is imported before the confinement, so its folder can stay closed."""
-    own: Any = import_module("own_module")
-    async with opened(preload=["own_module"], confine=Confine()) as pool:
-        assert await pool.run(own.double, 21) == 42
+    own_module: Any = import_module("own_module")
+    async with open_pool(preload=["own_module"], confine=Confine()) as pool:
+        assert await pool.run(own_module.double, 21) == 42
         with pytest.raises(PermissionError):
             await pool.run(Path.read_text, project / ".env")
 
 
 async def test_a_folder_of_modules_that_is_named_can_be_loaded_from(project: Path) -> None:
     """Every file in a named folder becomes readable, which the program has to accept explicitly."""
-    own: Any = import_module("own_module")
-    async with opened(confine=Confine(modules=["."])) as pool:
-        assert await pool.run(own.late, 21) == 42
+    own_module: Any = import_module("own_module")
+    async with open_pool(confine=Confine(modules=["."])) as pool:
+        assert await pool.run(own_module.late, 21) == 42
 
 
 async def test_a_module_that_is_not_named_is_an_error_with_the_remedy(project: Path) -> None:
     """The error covers the module of the function itself and modules that the function imports later."""
-    own: Any = import_module("own_module")
+    own_module: Any = import_module("own_module")
     with anyio.fail_after(WAIT):
         async with Processes(workers=1, confine=Confine()) as pool:
             with pytest.raises((ImportError, PermissionError), match=r"preload=.* Confine\(modules=\[\.\.\.\]\)"):
-                await pool.run(own.double, 21)
+                await pool.run(own_module.double, 21)
         async with Processes(workers=1, preload=["own_module"], confine=Confine()) as pool:
             with pytest.raises((ImportError, PermissionError), match=r"preload=.* Confine\(modules=\[\.\.\.\]\)"):
-                await pool.run(own.late, 21)
+                await pool.run(own_module.late, 21)
 
 
 def test_a_shared_library_of_the_program_opens_no_folder(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -92,6 +92,6 @@ def test_a_shared_library_of_the_program_opens_no_folder(project: Path, monkeypa
     library = project / "own.cpython-311-x86_64-linux-gnu.so"
     library.write_bytes(b"")
     monkeypatch.setattr(_readable, "_library_files", lambda: {str(library)})
-    found = _readable.always_readable((), network=False)
-    assert str(library) in found
-    assert str(project) not in found
+    paths = _readable.always_readable((), network=False)
+    assert str(library) in paths
+    assert str(project) not in paths

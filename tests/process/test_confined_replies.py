@@ -20,7 +20,7 @@ from callboard_actors.process import ResultLostError, WorkerCallError, _plain_co
 from callboard_actors.process._plain_codec import decode_plain_reply
 
 from . import _answers as answers
-from ._processes import WAIT, confined_here, opened
+from ._processes import WAIT, confine_here, open_pool
 
 real_clock = pytest.mark.real_clock
 
@@ -28,14 +28,14 @@ real_clock = pytest.mark.real_clock
 @real_clock
 async def test_results_are_what_their_annotation_says() -> None:
     """The parent builds the result from JSON by the annotation. Without a usable annotation it is plain data."""
-    async with opened(workers=2, grace=0, confine=confined_here(reuse=True)) as pool:
+    async with open_pool(workers=2, grace=0, confine=confine_here(reuse=True)) as pool:
         assert await pool.run(answers.point) == answers.Point(1)
         assert await pool.run(answers.place) == answers.Place(name="here", points=[answers.Point(1), answers.Point(2)])
         assert await pool.run(answers.row) == {"when": datetime(2026, 1, 2, tzinfo=UTC), "price": Decimal("1.10")}
         assert await pool.run(answers.by_number) == {1: (2, 3)}
         assert await pool.run(answers.text_as_bytes) == b"text"
         assert await pool.run(answers.nothing) is None
-        assert await pool.run(answers.unannotated) == {"one": [1, 2.5, None, True], "2": ["three"]}
+        assert await pool.run(answers.without_annotation) == {"one": [1, 2.5, None, True], "2": ["three"]}
         assert await pool.run(answers.unknown_annotation) == [1]
 
 
@@ -51,7 +51,7 @@ async def test_results_are_what_their_annotation_says() -> None:
 )
 async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable[[], Any], reason: str) -> None:
     """The call had its effect, so the error says that it finished and names the type of its result."""
-    async with opened(grace=0, confine=confined_here()) as pool:
+    async with open_pool(grace=0, confine=confine_here()) as pool:
         with pytest.raises(ResultLostError, match=reason) as caught:
             await pool.run(fn)
 
@@ -61,15 +61,15 @@ async def test_a_result_that_is_no_json_is_lost_and_says_which_type(fn: Callable
 @real_clock
 async def test_pythons_own_exceptions_come_back_with_their_text_and_others_by_name() -> None:
     """The parent never builds an exception class that a worker names: that could run code of the worker's choice."""
-    async with opened(grace=0, confine=confined_here(reuse=True)) as pool:
+    async with open_pool(grace=0, confine=confine_here(reuse=True)) as pool:
 
         async def caught(name: str) -> Exception:
-            with pytest.raises(Exception) as found:
+            with pytest.raises(Exception) as error_info:
                 await pool.run(answers.fail, name)
-            assert "in fail" in found.value.__notes__[0]
-            assert "before it" in found.value.__notes__[1]
-            assert sum(map(len, found.value.__notes__)) < 20_000
-            return found.value
+            assert "in fail" in error_info.value.__notes__[0]
+            assert "before it" in error_info.value.__notes__[1]
+            assert sum(map(len, error_info.value.__notes__)) < 20_000
+            return error_info.value
 
         assert repr(await caught("value")) == """ValueError("('wrong', 1)")"""
         assert repr(await caught("key")) == "KeyError('missing')"
@@ -102,10 +102,10 @@ def test_plain_data_comes_back_as_it_was(value: object) -> None:
     """Plain data includes infinities, large integers and every valid text."""
     kind, reply = encode_result(value)
     assert kind is Kind.VALUE
-    assert _opened(kind, reply) == value
+    assert _open_reply(kind, reply) == value
 
 
-def _opened(kind: Kind, reply: bytes, fn: Callable[..., Any] = answers.give) -> Any:
+def _open_reply(kind: Kind, reply: bytes, fn: Callable[..., Any] = answers.give) -> Any:
     return decode_plain_reply(kind, reply, Body(fn=fn, args=(), title="give"), output="")
 
 
@@ -139,7 +139,7 @@ class Bomb:
 def test_what_no_honest_worker_says_is_an_error_of_its_call(kind: Kind, reply: bytes) -> None:
     """Replies that are deeply nested, long, mistyped or not JSON fail their call with a short error text."""
     with pytest.raises(ResultLostError) as caught:
-        _opened(kind, reply)
+        _open_reply(kind, reply)
 
     assert len(str(caught.value)) < 20_000
 
@@ -150,14 +150,14 @@ def test_no_name_that_a_worker_gives_makes_anything_but_an_error(type_name: str)
     reply = f'{{"module": "builtins", "type": "{type_name}", "text": "1", "traceback": ""}}'.encode()
 
     with pytest.raises(WorkerCallError):
-        _opened(Kind.RAISED, reply)
+        _open_reply(Kind.RAISED, reply)
 
 
 def test_many_commas_in_a_text_are_a_text() -> None:
     """The bound counts values, not commas inside of texts."""
     text = 'a,b[c{"' * 400_000
 
-    assert _opened(*encode_result(text)) == text
+    assert _open_reply(*encode_result(text)) == text
 
 
 _COMMAS = b"," * 1_000_001
@@ -201,4 +201,4 @@ def test_an_exception_has_fewer_bytes_than_a_result_may_have() -> None:
     """Exception texts are short. Sixty megabytes of brackets beside them would take gigabytes in the parent."""
     reply = b'{"module": "m", "type": "T", "text": "", "traceback": "", "more": [' + b"[]," * 400_000 + b"[]]}"
     with pytest.raises(ResultLostError, match=r"an exception of .* bytes"):
-        _opened(Kind.RAISED, reply)
+        _open_reply(Kind.RAISED, reply)

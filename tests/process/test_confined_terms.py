@@ -67,9 +67,9 @@ def test_paths_are_resolved_when_they_are_said(tmp_path: Path, monkeypatch: pyte
 
 def test_little_of_our_environment_is_theirs() -> None:
     """Workers get only variables that usually hold no secrets; others have to be named."""
-    ours = {"PATH": "/bin", "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "API_KEY": "secret", "HOME": "/home/me"}
+    own_environment = {"PATH": "/bin", "LANG": "C", "LC_ALL": "C", "TZ": "UTC", "API_KEY": "secret", "HOME": "/home/me"}
 
-    assert Confine(environment={"TZ": "CET", "MORE": "1"}).environment_from(ours) == {
+    assert Confine(environment={"TZ": "CET", "MORE": "1"}).environment_from(own_environment) == {
         "PATH": "/bin",
         "LANG": "C",
         "LC_ALL": "C",
@@ -106,26 +106,26 @@ class Filter:
     """Minimal interpreter of a BPF filter, as the kernel evaluates it."""
 
     def __init__(self, code: bytes) -> None:
-        self._code = [code[at : at + 8] for at in range(0, len(code), 8)]
+        self._code = [code[offset : offset + 8] for offset in range(0, len(code), 8)]
 
     def verdict(self, data: bytes) -> int:
-        place = 0
+        position = 0
         accumulator = 0
         while True:
-            operation = int.from_bytes(self._code[place][:2], "little")
-            if_true, if_false = self._code[place][2:4]
-            value = int.from_bytes(self._code[place][4:], "little")
-            place += 1
+            operation = int.from_bytes(self._code[position][:2], "little")
+            if_true, if_false = self._code[position][2:4]
+            value = int.from_bytes(self._code[position][4:], "little")
+            position += 1
             if operation == 0x20:
                 accumulator = int.from_bytes(data[value : value + 4], "little")
             elif operation == 0x54:
                 accumulator &= value
             elif operation == 0x15:
-                place += if_true if accumulator == value else if_false
+                position += if_true if accumulator == value else if_false
             elif operation == 0x35:
-                place += if_true if accumulator >= value else if_false
+                position += if_true if accumulator >= value else if_false
             elif operation == 0x05:
-                place += value
+                position += value
             elif operation == 0x06:
                 return value
             else:
@@ -205,6 +205,6 @@ LISTED = {
 @given(number=st.integers(0, 600), arguments=st.lists(st.integers(0, 2**64 - 1), min_size=6, max_size=6))
 def test_a_filter_lets_pass_what_is_listed_and_nothing_else(number: int, arguments: list[int]) -> None:
     for machine, filtered in FILTERS:
-        found = filtered.verdict(_data(machine, number, *arguments))
-        assert found in (_ALLOW, _NO_ERROR, _EPERM, _ENOSYS)
-        assert number in LISTED[machine] or found != _ALLOW
+        verdict = filtered.verdict(_data(machine, number, *arguments))
+        assert verdict in (_ALLOW, _NO_ERROR, _EPERM, _ENOSYS)
+        assert number in LISTED[machine] or verdict != _ALLOW

@@ -14,7 +14,7 @@ from callboard_actors.process import Processes, ResultLostError, WorkerDiedError
 from tests.engines._contract import EngineContract
 
 from . import _bodies as bodies
-from ._processes import WAIT, opened, started
+from ._processes import WAIT, open_pool, wait_for_starts
 
 pytestmark = pytest.mark.real_clock
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.real_clock
 @pytest.mark.usefixtures("any_start")
 async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> None:
     """Errors name the tool that the model called, not the function behind it."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         assert await pool.run_body(Body(fn=bodies.add, args=(1,), kwargs={"other": 2}, title="sum")) == 3
         with pytest.raises(WorkerDiedError, match=r"^'leave' had begun") as died:
             await pool.run_body(Body(fn=bodies.end_with, kwargs={"code": 3}, title="leave", call_id="7"))
@@ -38,10 +38,10 @@ async def test_a_body_runs_with_its_keywords_and_its_names_are_in_errors() -> No
 @pytest.mark.usefixtures("any_start")
 async def test_the_grace_of_a_body_is_kept_where_it_is_the_shorter(tmp_path: Path) -> None:
     """The shorter of the pool's and the policy's grace period applies."""
-    async with opened(grace=60) as pool, anyio.create_task_group() as group:
+    async with open_pool(grace=60) as pool, anyio.create_task_group() as group:
         body = Body(fn=bodies.ignore_sigterm, args=(str(tmp_path),), title="deaf", grace=0.1)
         group.start_soon(pool.run_body, body)
-        await started(tmp_path)
+        await wait_for_starts(tmp_path)
         began = time.monotonic()
         group.cancel_scope.cancel()
 

@@ -16,7 +16,7 @@ from tests.helpers import until
 
 from . import _bodies as bodies
 from . import _hostile as hostile
-from ._processes import confined_here, opened
+from ._processes import confine_here, open_pool
 
 pytestmark = pytest.mark.real_clock
 
@@ -27,9 +27,9 @@ GIGABYTE = 1024**3
 
 
 @asynccontextmanager
-async def besieged(**confine: Any) -> AsyncIterator[Processes]:
+async def besiege_pool(**confine: Any) -> AsyncIterator[Processes]:
     """Open a pool whose second worker keeps answering calls; check at the end that the pool has all its workers."""
-    async with opened(workers=2, grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
+    async with open_pool(workers=2, grace=GRACE, max_result=MOST, confine=confine_here(**confine)) as pool:
         answered: list[int] = []
 
         async def neighbour() -> None:
@@ -55,7 +55,7 @@ def _memory() -> int:
 @asynccontextmanager
 async def alone(**confine: Any) -> AsyncIterator[Processes]:
     """Open a pool of one worker, in which calls are numbered from 1."""
-    async with opened(grace=GRACE, max_result=MOST, confine=confined_here(**confine)) as pool:
+    async with open_pool(grace=GRACE, max_result=MOST, confine=confine_here(**confine)) as pool:
         yield pool
         assert await pool.run(bodies.add, 1, 2) == 3
 
@@ -64,7 +64,7 @@ async def alone(**confine: Any) -> AsyncIterator[Processes]:
 async def test_a_pickle_as_a_reply_is_never_loaded(tmp_path: Path, kind: str) -> None:
     """Unpickling would run the worker's code with our permissions; pools that trust their workers do it."""
     trusting, confined = str(tmp_path / "trusting"), str(tmp_path / "confined")
-    async with opened(grace=GRACE) as pool:
+    async with open_pool(grace=GRACE) as pool:
         if kind == "VALUE":
             await pool.run(hostile.send_bomb, kind, 1, trusting)
         else:
@@ -135,7 +135,7 @@ async def test_what_a_call_leaves_behind_answers_for_nobody() -> None:
 
 async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
     """A confined worker has no grace period after its call."""
-    async with opened(grace=10, confine=confined_here()) as pool:
+    async with open_pool(grace=10, confine=confine_here()) as pool:
         began = time.monotonic()
         assert await pool.run(hostile.stay, 600) == "returned"
         assert await pool.run(bodies.add, 1, 2) == 3
@@ -145,7 +145,7 @@ async def test_a_worker_that_will_not_go_is_replaced_at_once() -> None:
 async def test_a_call_that_denies_to_have_begun_is_not_run_again(tmp_path: Path) -> None:
     """A pool that trusts its workers would run the call again; a confined worker may have erased its begun counter."""
     trusting, confined = tmp_path / "trusting", tmp_path / "confined"
-    async with opened(grace=GRACE) as pool:
+    async with open_pool(grace=GRACE) as pool:
         with pytest.raises(WorkerDiedError, match="was not started"):
             await pool.run(hostile.deny_to_have_begun, str(trusting))
     assert len(trusting.read_text().splitlines()) > 1
@@ -202,7 +202,7 @@ async def test_a_gigabyte_over_the_socket_is_read_no_further_than_a_reply_may_go
     body: Callable[..., Any], args: tuple[Any, ...]
 ) -> None:
     """The parent's memory stays bounded, and other workers keep their share of its time."""
-    async with besieged() as pool:
+    async with besiege_pool() as pool:
         with pytest.raises((WorkerDiedError, ResultLostError)):
             await pool.run(body, *args)
 
@@ -210,5 +210,5 @@ async def test_a_gigabyte_over_the_socket_is_read_no_further_than_a_reply_may_go
 @pytest.mark.exhaustive
 async def test_a_gigabyte_of_output_is_taken_and_not_kept() -> None:
     """Only the last part of the output is kept, for errors."""
-    async with besieged() as pool:
+    async with besiege_pool() as pool:
         assert await pool.run(hostile.flood_output, GIGABYTE) == "returned"

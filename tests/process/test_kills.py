@@ -16,7 +16,7 @@ from callboard_actors.process._worker_proxy import WorkerProxy
 from tests.helpers import until
 
 from . import _bodies as bodies
-from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, opened, started, zygote_of
+from ._processes import WAIT, alive, descendants, only_workers_beside, open_fds, open_pool, wait_for_starts, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -41,12 +41,12 @@ async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_st
     tmp_path: Path, body: Callable[[str], None]
 ) -> None:
     """A thread could not be stopped; after `run` the worker, its children and their children have ended."""
-    async with opened(workers=2, grace=GRACE) as pool:
+    async with open_pool(workers=2, grace=GRACE) as pool:
         helpers = descendants(os.getpid()) - set(pool.pids)
         async with anyio.create_task_group() as group:
             group.start_soon(pool.run, body, str(tmp_path))
             count = 2 if body in (bodies.fork_a_grandchild, bodies.daemonise) else 1
-            busy = await started(tmp_path, count)
+            busy = await wait_for_starts(tmp_path, count)
             began = time.monotonic()
             group.cancel_scope.cancel()
         took = time.monotonic() - began
@@ -60,9 +60,9 @@ async def test_a_cancelled_call_is_gone_within_its_grace_with_all_that_it_has_st
 
 async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) -> None:
     """A call that has no worker yet can be cancelled without killing any worker."""
-    async with opened(grace=0) as pool, anyio.create_task_group() as group:
+    async with open_pool(grace=0) as pool, anyio.create_task_group() as group:
         group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
-        busy = await started(tmp_path)
+        busy = await wait_for_starts(tmp_path)
         with anyio.move_on_after(0.05) as scope:
             await pool.run(bodies.add, 1, 2)
         assert scope.cancelled_caught
@@ -72,7 +72,7 @@ async def test_who_stops_waiting_for_a_worker_disturbs_nobody(tmp_path: Path) ->
 
 async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
     """No call fails, because the next call gets another worker."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         for _ in range(5):
             await until(lambda: len(pool.pids) >= 1, WAIT)
             os.kill(pool.pids[0], signal.SIGKILL)
@@ -81,17 +81,17 @@ async def test_an_idle_worker_that_is_killed_fails_nobody() -> None:
 
 async def test_a_killed_zygote_is_replaced_with_all_its_workers(tmp_path: Path) -> None:
     """The kernel ends the workers with their zygote, and their calls fail with an error that says so."""
-    async with opened(workers=2, grace=0) as pool:
+    async with open_pool(workers=2, grace=0) as pool:
         before = set(pool.pids)
         zygote = zygote_of(pool)
         async with anyio.create_task_group() as group:
 
-            async def doomed() -> None:
+            async def run_until_killed() -> None:
                 with pytest.raises(WorkerDiedError, match="lost with the zygote"):
                     await pool.run(bodies.wait_for_ever, str(tmp_path))
 
-            group.start_soon(doomed)
-            await started(tmp_path)
+            group.start_soon(run_until_killed)
+            await wait_for_starts(tmp_path)
             os.kill(zygote, signal.SIGKILL)
         assert await pool.run(bodies.add, 1, 2) == 3
         await until(lambda: len(pool.pids) >= 2, WAIT)
@@ -110,7 +110,7 @@ async def test_closing_the_pool_ends_calls_of_others_and_leaves_nothing(tmp_path
 
             async with Processes(workers=2, grace=GRACE) as pool:
                 group.start_soon(outliving)
-                await started(tmp_path)
+                await wait_for_starts(tmp_path)
 
     assert descendants(os.getpid()) == before
 
@@ -126,7 +126,7 @@ async def test_a_cancelled_block_leaves_nothing(tmp_path: Path) -> None:
                     await pool.run(bodies.ignore_sigterm, str(tmp_path))
 
             group.start_soon(block)
-            await started(tmp_path)
+            await wait_for_starts(tmp_path)
             group.cancel_scope.cancel()
 
     assert descendants(os.getpid()) == before
@@ -159,11 +159,11 @@ async def test_many_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path,
             helpers = descendants(os.getpid()) - set(pool.pids)
             fds = open_fds()
             for number in range(count):
-                here = tmp_path / str(number)
-                here.mkdir()
+                folder = tmp_path / str(number)
+                folder.mkdir()
                 async with anyio.create_task_group() as group:
-                    group.start_soon(pool.run, bodies.fork_a_grandchild, str(here))
-                    busy = await started(here, 2)
+                    group.start_soon(pool.run, bodies.fork_a_grandchild, str(folder))
+                    busy = await wait_for_starts(folder, 2)
                     group.cancel_scope.cancel()
                 assert alive(busy) == set()
             await until(lambda: len(pool.pids) >= 2, WAIT)
@@ -183,18 +183,18 @@ async def test_a_worker_that_is_given_back_after_its_end_takes_no_place(monkeypa
         else:  # a new one
             give_back(crew, worker)
 
-    async def killed(pid: int) -> None:
+    async def kill_worker(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
         await until(lambda: pool.pids and pid not in pool.pids, WAIT)
 
-    async with opened(workers=1) as pool:
+    async with open_pool(workers=1) as pool:
         with monkeypatch.context() as patch:
             patch.setattr(Crew, "give_back", keep)
             assert await pool.run(bodies.add, 1, 2) == 3
         [(crew, worker)] = offered
-        await killed(worker.pid)
+        await kill_worker(worker.pid)
         crew.give_back(worker)
         for pid in pool.pids:  # so that the dead one is the next to be taken
-            await killed(pid)
+            await kill_worker(pid)
 
         assert [await pool.run(bodies.add, 1, n) for n in range(3)] == [1, 2, 3]

@@ -118,22 +118,24 @@ if __name__ == "__main__":
 """
 
 
-def _script(folder: Path, body: str, *, backend: str = "asyncio", more: str = "", tail: str = _GUARDED) -> Path:
+def _script(folder: Path, body: str, *, backend: str = "asyncio", extra: str = "", tail: str = _GUARDED) -> Path:
     indented = "\n".join(f"    {line}" for line in body.strip().splitlines())
-    text = _HEAD.format(log=str(folder / "log"), more=more) + tail.format(body=indented, backend=backend)
+    text = _HEAD.format(log=str(folder / "log"), more=extra) + tail.format(body=indented, backend=backend)
     path = folder / "program.py"
     path.write_text(text)
     return path
 
 
-def _run(*arguments: object, cwd: Path, given: str | None = None) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, *(str(one) for one in arguments)]
-    return subprocess.run(command, cwd=cwd, input=given, capture_output=True, text=True, timeout=WAIT * 2, check=False)
+def _run(*arguments: object, cwd: Path, stdin_text: str | None = None) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *(str(argument) for argument in arguments)]
+    return subprocess.run(
+        command, cwd=cwd, input=stdin_text, capture_output=True, text=True, timeout=WAIT * 2, check=False
+    )
 
 
 def _passes(*arguments: object, cwd: Path) -> None:
-    found = _run(*arguments, cwd=cwd)
-    assert (found.returncode, found.stdout.strip()) == (0, "passed"), found.stdout + found.stderr
+    result = _run(*arguments, cwd=cwd)
+    assert (result.returncode, result.stdout.strip()) == (0, "passed"), result.stdout + result.stderr
 
 
 def _loads(folder: Path) -> list[str]:
@@ -173,7 +175,7 @@ async with in_pool(double, halve) as node:
         assert [one.content for one in found["messages"]] == ["42 there", "21 there"], found
 print("passed")
 """
-    _passes(_script(tmp_path, body, backend=backend, more=_TOOLS), cwd=tmp_path)
+    _passes(_script(tmp_path, body, backend=backend, extra=_TOOLS), cwd=tmp_path)
     assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
 
 
@@ -209,11 +211,11 @@ anyio.run(main, backend={backend!r})
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
 def test_a_script_without_a_guard_is_told_to_have_one(tmp_path: Path, body: str, backend: str) -> None:
     """Without the guard each worker would run the script and start more workers, even if the error is ignored."""
-    more = _TOOLS if "in_pool" in body else ""
-    found = _run(_script(tmp_path, body, backend=backend, more=more, tail=_BARE), cwd=tmp_path)
-    assert found.returncode == 1
-    assert "program.py opens a pool while a worker process loads it as its main module" in found.stderr
-    assert 'below `if __name__ == "__main__":`' in found.stderr, found.stderr
+    extra = _TOOLS if "in_pool" in body else ""
+    result = _run(_script(tmp_path, body, backend=backend, extra=extra, tail=_BARE), cwd=tmp_path)
+    assert result.returncode == 1
+    assert "program.py opens a pool while a worker process loads it as its main module" in result.stderr
+    assert 'below `if __name__ == "__main__":`' in result.stderr, result.stderr
     assert len(_loads(tmp_path)) == 2
 
 
@@ -232,20 +234,22 @@ except TypeError as error:
 
 
 @pytest.mark.parametrize(
-    "how",
+    "source",
     ["-c", pytest.param("stdin", marks=pytest.mark.exhaustive), pytest.param("package", marks=pytest.mark.exhaustive)],
 )
-def test_what_no_worker_could_load_is_refused_with_a_remedy(tmp_path: Path, how: str) -> None:
+def test_what_no_worker_could_load_is_refused_with_a_remedy(tmp_path: Path, source: str) -> None:
     """Code without a file, and the `__main__` of a package, which usually has no guard, are refused."""
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__main__.py").write_text(_INLINE)
-    arguments, given = {"-c": (["-c", _INLINE], None), "stdin": (["-"], _INLINE), "package": (["-m", "package"], None)}[
-        how
-    ]
-    found = _run(*arguments, cwd=tmp_path, given=given)
-    assert "'add' cannot run in a worker process" in found.stdout, found.stdout + found.stderr
-    assert "add is defined in __main__, which is no script" in found.stdout
-    assert "move it into a module" in found.stdout
+    arguments, stdin_text = {
+        "-c": (["-c", _INLINE], None),
+        "stdin": (["-"], _INLINE),
+        "package": (["-m", "package"], None),
+    }[source]
+    result = _run(*arguments, cwd=tmp_path, stdin_text=stdin_text)
+    assert "'add' cannot run in a worker process" in result.stdout, result.stdout + result.stderr
+    assert "add is defined in __main__, which is no script" in result.stdout
+    assert "move it into a module" in result.stdout
 
 
 @pytest.mark.exhaustive
@@ -256,7 +260,7 @@ def test_a_module_run_by_its_name_is_loaded_by_its_name(tmp_path: Path, backend:
     folder.mkdir()
     (folder / "__init__.py").touch()
     (folder / "neighbour.py").write_text("value = 7")
-    _script(folder, f"from . import neighbour\n{_VALUES}", backend=backend, more="from .neighbour import value")
+    _script(folder, f"from . import neighbour\n{_VALUES}", backend=backend, extra="from .neighbour import value")
     _passes("-m", "package.program", cwd=tmp_path)
     assert _loads(folder) == ["loaded by __main__", "loaded by __mp_main__"]
 
@@ -338,16 +342,16 @@ def children():
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
-@pytest.mark.parametrize("what", _PROGRAMS)
-def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, what: str, backend: str) -> None:
+@pytest.mark.parametrize("program", _PROGRAMS)
+def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, program: str, backend: str) -> None:
     """Definitions of a script work in every use of workers; a confined worker needs read access to the script."""
-    more = _MORE.format(log=str(tmp_path / "log")) + (_TOOLS if "in_pool" in _PROGRAMS[what] else "")
-    _passes(_script(tmp_path, f"{_PROGRAMS[what]}\nprint('passed')", backend=backend, more=more), cwd=tmp_path)
+    extra = _MORE.format(log=str(tmp_path / "log")) + (_TOOLS if "in_pool" in _PROGRAMS[program] else "")
+    _passes(_script(tmp_path, f"{_PROGRAMS[program]}\nprint('passed')", backend=backend, extra=extra), cwd=tmp_path)
 
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("effect", "said"),
+    ("effect", "message"),
     [
         ("raise ValueError('no display')", "ValueError(no display)"),
         ("sys.exit(3)", "SystemExit(3)"),
@@ -356,7 +360,7 @@ def test_a_script_is_a_module_as_good_as_any(tmp_path: Path, what: str, backend:
 )
 @pytest.mark.parametrize("checked", [True, False])
 def test_a_script_that_cannot_be_loaded_fails_its_calls_once_and_says_why(
-    tmp_path: Path, effect: str, said: str, checked: bool
+    tmp_path: Path, effect: str, message: str, checked: bool
 ) -> None:
     """Each call would repeat the script's side effects; functions of other modules still run."""
     body = f"""
@@ -368,27 +372,27 @@ async with pool:
         try:
             await pool.run(pid)
         except RuntimeError as error:
-            assert {said!r} in str(error) and 'below `if __name__' in str(error), error
+            assert {message!r} in str(error) and 'below `if __name__' in str(error), error
         else:
             assert False
     assert await pool.run(len, "four") == 4
 print("passed")
 """
-    _passes(_script(tmp_path, body, more=f"if __name__ != '__main__':\n    {effect}"), cwd=tmp_path)
+    _passes(_script(tmp_path, body, extra=f"if __name__ != '__main__':\n    {effect}"), cwd=tmp_path)
     assert _loads(tmp_path) == ["loaded by __main__", "loaded by __mp_main__"]
 
 
 @pytest.mark.exhaustive
 def test_a_script_that_starts_a_thread_is_loaded_by_each_worker(tmp_path: Path) -> None:
     """A fork would lose the thread, so the zygote must not preload the script."""
-    more = f"{_TOOLS}\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
+    extra = f"{_TOOLS}\nimport threading\nthreading.Thread(target=threading.Event().wait, daemon=True).start()"
     body = """
 async with in_pool(double) as node:
     found = await node.ainvoke({"messages": [calls(("double", {"x": 21}))]})
     assert found["messages"][0].content == "42 there", found
 print("passed")
 """
-    _passes(_script(tmp_path, body, more=more), cwd=tmp_path)
+    _passes(_script(tmp_path, body, extra=extra), cwd=tmp_path)
 
 
 @pytest.mark.exhaustive
@@ -404,4 +408,4 @@ except ActorStartError as error:
     assert "it was not ready within 2 s; it loads __main__" in str(error), error
 print("passed")
 """
-    _passes(_script(tmp_path, body, more="if __name__ != '__main__':\n    anyio.run(anyio.sleep, 60)"), cwd=tmp_path)
+    _passes(_script(tmp_path, body, extra="if __name__ != '__main__':\n    anyio.run(anyio.sleep, 60)"), cwd=tmp_path)

@@ -15,7 +15,7 @@ from callboard_actors._engine import _kernel
 from callboard_actors.process import Confine, Processes, WorkerDiedError
 
 from . import _bodies as bodies
-from ._processes import NO_LINUX, ROOT, WAIT, descendants, opened
+from ._processes import NO_LINUX, ROOT, WAIT, descendants, open_pool
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ async def test_a_module_may_put_something_of_its_own_where_output_goes(
 ) -> None:
     """A stream may lack attributes that the worker sets; the worker must check for them or it could never start."""
     monkeypatch.setattr(_kernel, "FORKS", forks)
-    async with opened(preload=[f"{__package__}._replaces_stdout"]) as pool:
+    async with open_pool(preload=[f"{__package__}._replaces_stdout"]) as pool:
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
@@ -45,7 +45,7 @@ async def test_workers_start_if_the_search_path_of_modules_has_an_entry_that_is_
     """Python ignores such an entry, and so do processes that get the search path of this one."""
     monkeypatch.setattr(_kernel, "FORKS", forks)
     monkeypatch.setattr(sys, "path", [*sys.path, tmp_path])
-    async with opened() as pool:
+    async with open_pool() as pool:
         assert await pool.run(bodies.add, 1, 2) == 3
 
 
@@ -63,8 +63,8 @@ async def test_modules_that_a_fork_would_not_stand_are_loaded_by_interpreters(ca
             assert await pool.run(bodies.is_loaded, thread)
             assert not await pool.run(bodies.is_loaded, end)
 
-    said = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
-    assert said == [f"{end} starts threads or ends its process, so each worker loads it by itself"]
+    messages = [record.getMessage() for record in caplog.records if record.name == "callboard_actors.process"]
+    assert messages == [f"{end} starts threads or ends its process, so each worker loads it by itself"]
 
 
 @pytest.mark.parametrize(
@@ -105,7 +105,7 @@ def test_a_system_without_process_groups_is_told_so_by_the_import(
 def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, backend: str) -> None:
     """No Linux-only function is called: the simulated system ends every process that does so."""
     command = [sys.executable, "-m", "tests.process._without_linux", backend, str(tmp_path)]
-    found = subprocess.run(
+    result = subprocess.run(
         command,
         cwd=ROOT,
         env={**os.environ, "PYTHONPATH": str(NO_LINUX)},
@@ -115,8 +115,8 @@ def test_a_system_that_has_no_more_than_posix_says_has_pools(tmp_path: Path, bac
         check=False,
     )
 
-    assert found.stdout == "passed\n", found.stdout + found.stderr
-    assert "no Linux" not in found.stderr
+    assert result.stdout == "passed\n", result.stdout + result.stderr
+    assert "no Linux" not in result.stderr
 
 
 @pytest.mark.real_clock

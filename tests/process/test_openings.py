@@ -19,7 +19,7 @@ from callboard_actors.process import Processes, WorkerDiedError
 from tests.helpers import until
 
 from . import _bodies as bodies
-from ._processes import ROOT, WAIT, below_us, descendants, open_fds, opened, started, zygote_of
+from ._processes import ROOT, WAIT, below_us, descendants, open_fds, open_pool, wait_for_starts, zygote_of
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
@@ -82,12 +82,12 @@ async def test_one_who_is_cancelled_while_it_opens_takes_it_from_nobody() -> Non
 async def test_all_who_open_it_are_told_that_it_cannot_start() -> None:
     """Each opener gets its own error, and the pool can be opened again afterwards."""
     pool = Processes(workers=1, preload=["no_such_module"])
-    found: list[ActorStartError] = []
+    errors: list[ActorStartError] = []
 
     async def opener() -> None:
         with pytest.raises(ActorStartError, match="no_such_module") as caught:
             await pool.__aenter__()
-        found.append(caught.value)
+        errors.append(caught.value)
 
     with anyio.fail_after(WAIT):
         for _ in range(2):
@@ -95,35 +95,37 @@ async def test_all_who_open_it_are_told_that_it_cannot_start() -> None:
                 for _ in range(3):
                     group.start_soon(opener)
 
-    assert len({id(error) for error in found}) == 6
-    assert all(error.is_permanent for error in found)
+    assert len({id(error) for error in errors}) == 6
+    assert all(error.is_permanent for error in errors)
 
 
 async def test_each_event_loop_has_workers_of_its_own(any_start: str) -> None:
     """A pool opened in two threads at once has separate workers; neither waits for the other nor ends with it."""
     pool = Processes(workers=1)
     library = sniffio.current_async_library()
-    found: list[int] = []
+    other_pids: list[int] = []
 
-    async def elsewhere(there: threading.Event, go_on: threading.Event) -> None:
+    async def elsewhere(entered: threading.Event, go_on: threading.Event) -> None:
         async with pool:
-            found.append(await pool.run(bodies.pid))
-            there.set()
+            other_pids.append(await pool.run(bodies.pid))
+            entered.set()
             await anyio.to_thread.run_sync(go_on.wait)
-            found.append(await pool.run(bodies.pid))
+            other_pids.append(await pool.run(bodies.pid))
 
     with anyio.fail_after(WAIT):
-        there, go_on = threading.Event(), threading.Event()
+        other_entered, go_on = threading.Event(), threading.Event()
         async with anyio.create_task_group() as group:
-            group.start_soon(anyio.to_thread.run_sync, lambda: anyio.run(elsewhere, there, go_on, backend=library))
-            await anyio.to_thread.run_sync(there.wait)
+            group.start_soon(
+                anyio.to_thread.run_sync, lambda: anyio.run(elsewhere, other_entered, go_on, backend=library)
+            )
+            await anyio.to_thread.run_sync(other_entered.wait)
             async with pool:
-                here = await pool.run(bodies.pid)
-                assert {here, found[0]} <= set(pool.pids)
+                own_pid = await pool.run(bodies.pid)
+                assert {own_pid, other_pids[0]} <= set(pool.pids)
                 assert len(pool.pids) <= (2 if any_start == "fork" else 4)
             go_on.set()
 
-    assert found[0] == found[1] != here
+    assert other_pids[0] == other_pids[1] != own_pid
 
 
 @pytest.mark.parametrize("backend", ["asyncio", "trio"])
@@ -173,13 +175,13 @@ def test_ctrl_c_ends_the_pool_with_the_program(tmp_path: Path, backend: str) -> 
     """Ctrl-C ends the program during a call that ignores the signal."""
     command = [sys.executable, "-m", "tests.process._doomed_parent", backend, str(tmp_path), "plain"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True) as program:
-        anyio.run(started, tmp_path, 3)
+        anyio.run(wait_for_starts, tmp_path, 3)
         below = descendants(program.pid)
         program.send_signal(signal.SIGINT)
-        said = program.communicate(timeout=WAIT)[1]
+        stderr = program.communicate(timeout=WAIT)[1]
 
     assert program.returncode not in (0, -signal.SIGKILL)
-    assert "KeyboardInterrupt" in said
+    assert "KeyboardInterrupt" in stderr
     assert not {pid for pid in below if Path(f"/proc/{pid}").exists()}
 
 
@@ -188,7 +190,7 @@ async def test_calls_are_told_when_no_workers_can_be_had_and_run_when_they_can(m
 
     The blocks of the pool's openers stay open.
     """
-    async with opened() as pool:
+    async with open_pool() as pool:
         executable = sys.executable
         monkeypatch.setattr(sys, "executable", "/no/such/python")
         zygote = zygote_of(pool)

@@ -13,7 +13,7 @@ import pytest
 from callboard.testing import Backend
 from tests.helpers import until
 
-from ._processes import NO_LINUX, ROOT, WAIT, descendants, running, started
+from ._processes import NO_LINUX, ROOT, WAIT, descendants, running, wait_for_starts
 
 _CELL = """
 from callboard_actors.process import Processes
@@ -32,9 +32,9 @@ def test_in_ipython_a_cell_has_a_pool(tmp_path: Path) -> None:
     """The event loop is IPython's. Functions defined in a cell cannot be found by workers, and the error says so."""
     command = [sys.executable, "-m", "IPython", "--colors=NoColor", "-c", _CELL]
     env = {**os.environ, "IPYTHONDIR": str(tmp_path), "PYTHONPATH": str(ROOT)}
-    found = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=WAIT * 3, check=False)
-    assert "found 42" in found.stdout, found.stdout + found.stderr
-    assert "refused" in found.stdout
+    result = subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=WAIT * 3, check=False)
+    assert "found 42" in result.stdout, result.stdout + result.stderr
+    assert "refused" in result.stdout
 
 
 @pytest.mark.backends("asyncio", "trio")
@@ -65,7 +65,7 @@ async def test_no_worker_outlives_its_parent_by_more_than_a_second(
         folder = tmp_path / str(attempt)
         folder.mkdir()
         command = [sys.executable, "-m", "tests.process._doomed_parent", backend, str(folder), mode, start]
-        forks, seconds = await _outlived_for(command, env, folder, with_zygote=with_zygote)
+        forks, seconds = await _measure_outliving(command, env, folder, with_zygote=with_zygote)
         assert forks == (mode == "forks")
         times.append(seconds)
         if seconds < 1:
@@ -74,13 +74,13 @@ async def test_no_worker_outlives_its_parent_by_more_than_a_second(
     assert min(times) < 1
 
 
-async def _outlived_for(
+async def _measure_outliving(
     command: Sequence[str], env: Mapping[str, str], folder: Path, *, with_zygote: bool
 ) -> tuple[int, float]:
     """Kill a parent; return the number of its forks, and for how many seconds its workers have outlived it."""
     with subprocess.Popen(command, cwd=ROOT, env=env) as parent:
         try:
-            await started(folder, 3)
+            await wait_for_starts(folder, 3)
             forked = {pid for pid in descendants(parent.pid) if _command_of(pid) == _command_of(parent.pid)}
             below = descendants(parent.pid) - forked
             zygotes = {pid for pid in below if b"_zygote import" in _command_of(pid)}
@@ -116,14 +116,15 @@ anyio.run(main, *sys.argv[2:], backend=sys.argv[1])
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("start", [pytest.param("fork", marks=pytest.mark.exhaustive), "spawn"])
 @pytest.mark.parametrize(
-    "closed", [*(pytest.param(some, marks=pytest.mark.exhaustive) for some in ("0<&- 1>&-", "2>&-")), "0<&- 1>&- 2>&-"]
+    "closed",
+    [*(pytest.param(closing, marks=pytest.mark.exhaustive) for closing in ("0<&- 1>&-", "2>&-")), "0<&- 1>&- 2>&-"],
 )
 def test_a_program_without_standard_files_has_a_pool(
     tmp_path: Path, anyio_backend: Backend, start: str, closed: str
 ) -> None:
     """Descriptors 0 to 2 then belong to other files, such as the event loop's; no worker may write messages to them."""
     backend = anyio_backend[0] if isinstance(anyio_backend, tuple) else anyio_backend
-    found = tmp_path / "found"
-    program = [sys.executable, "-c", _DAEMON, backend, start, str(found)]
+    output_path = tmp_path / "found"
+    program = [sys.executable, "-c", _DAEMON, backend, start, str(output_path)]
     subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *program], cwd=ROOT, timeout=WAIT, check=True)
-    assert found.read_text() == "42"
+    assert output_path.read_text() == "42"

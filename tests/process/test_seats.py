@@ -16,20 +16,20 @@ from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
 from . import _precise
-from ._processes import alive, body_of, descendants, only_workers_beside, open_fds, opened, started
+from ._processes import alive, body_of, descendants, only_workers_beside, open_fds, open_pool, wait_for_starts
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.usefixtures("any_start")]
 
 
 async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None:
     """A session takes no worker from the pool and leaves neither a process nor a file."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         workers = pool.pids
         before, fds = descendants(os.getpid()), open_fds()
         for _ in range(3):
             async with pool.seat("owner") as seat:
-                found = await seat.run_body(body_of(bodies.add_later, 1, 2))
-                assert found[0] == 3
+                result = await seat.run_body(body_of(bodies.add_later, 1, 2))
+                assert result[0] == 3
                 if _kernel.FORKS:  # else the spare interpreter has become the dedicated worker
                     assert len(descendants(os.getpid())) == len(before) + 1
                     assert pool.pids == workers
@@ -39,7 +39,7 @@ async def test_a_seat_is_no_worker_of_the_pool_and_ends_with_its_block() -> None
 
 async def test_context_variables_that_a_preloaded_module_has_set_are_there() -> None:
     """The same function has to calculate the same in a dedicated worker as in a worker of the pool."""
-    async with opened(preload=[_precise.__name__]) as pool, pool.seat("owner") as seat:
+    async with open_pool(preload=[_precise.__name__]) as pool, pool.seat("owner") as seat:
         assert await pool.run(_precise.precision) == 50
         assert await seat.run_body(body_of(_precise.precision)) == 50
 
@@ -47,10 +47,10 @@ async def test_context_variables_that_a_preloaded_module_has_set_are_there() -> 
 @pytest.mark.backends("asyncio", "trio")
 async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) -> None:
     """The session holds the actor's state, so a cancelled function must not end it."""
-    async with opened() as pool, pool.seat("owner") as seat:
+    async with open_pool() as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as group:
             group.start_soon(seat.run_body, body_of(bodies.clean_up_slowly, str(tmp_path)))
-            await started(tmp_path)
+            await wait_for_starts(tmp_path)
             group.cancel_scope.cancel()
         assert (tmp_path / "0").exists()
         assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3
@@ -58,31 +58,31 @@ async def test_a_cancelled_function_cleans_up_and_is_waited_for(tmp_path: Path) 
 
 async def test_one_that_does_not_end_within_its_grace_ends_the_seat(tmp_path: Path) -> None:
     """Other calls in the session get an error that their outcome is unknown; the pool goes on."""
-    found: list[WorkerDiedError] = []
+    errors: list[WorkerDiedError] = []
 
     async def neighbour(seat: Any, folder: Path) -> None:
         with pytest.raises(WorkerDiedError, match="did not end within its grace") as caught:
             await seat.run_body(body_of(bodies.wait_there, str(folder)))
-        found.append(caught.value)
+        errors.append(caught.value)
 
-    here, there = tmp_path / "here", tmp_path / "there"
-    here.mkdir()
-    there.mkdir()
-    async with opened() as pool, pool.seat("owner") as seat:
+    busy_folder, neighbour_folder = tmp_path / "here", tmp_path / "there"
+    busy_folder.mkdir()
+    neighbour_folder.mkdir()
+    async with open_pool() as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as outer:
-            outer.start_soon(neighbour, seat, there)
-            await started(there)
+            outer.start_soon(neighbour, seat, neighbour_folder)
+            await wait_for_starts(neighbour_folder)
             async with anyio.create_task_group() as group:
-                group.start_soon(seat.run_body, body_of(bodies.block_the_loop, str(here), grace=0.2))
-                busy = await started(here)
+                group.start_soon(seat.run_body, body_of(bodies.block_the_loop, str(busy_folder), grace=0.2))
+                busy = await wait_for_starts(busy_folder)
                 assert await pool.run(bodies.add, 1, 2) == 3
                 group.cancel_scope.cancel()
             assert alive(busy) == set()
         assert "did not end within its grace" in await seat.until_ended()
         with pytest.raises(WorkerDiedError) as late:
-            await seat.run_body(body_of(bodies.wait_there, str(there)))
+            await seat.run_body(body_of(bodies.wait_there, str(neighbour_folder)))
 
-    assert (found[0].ended, found[0].recurs, late.value.ended) == ("unknown", False, "unavailable")
+    assert (errors[0].ended, errors[0].recurs, late.value.ended) == ("unknown", False, "unavailable")
 
 
 @pytest.mark.parametrize(
@@ -105,10 +105,10 @@ async def test_what_ends_a_seat_is_told_to_every_open_call(
             await seat.run_body(body)
         ends.append(caught.value)
 
-    async with opened(grace=0.2) as pool, pool.seat("owner") as seat:
+    async with open_pool(grace=0.2) as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as group:
             group.start_soon(call, seat, body_of(bodies.wait_there, str(tmp_path)))
-            await started(tmp_path)
+            await wait_for_starts(tmp_path)
             group.start_soon(call, seat, body_of(fn, *args))
         assert reason in await seat.until_ended()
 
@@ -117,10 +117,10 @@ async def test_what_ends_a_seat_is_told_to_every_open_call(
 
 async def test_a_seat_that_never_stops_talking_holds_up_nobody(tmp_path: Path) -> None:
     """Messages of a session are bounded; its owner and the pool continue, and the session can be ended."""
-    async with opened(grace=0.2) as pool, pool.seat("owner") as seat:
+    async with open_pool(grace=0.2) as pool, pool.seat("owner") as seat:
         async with anyio.create_task_group() as group:
             group.start_soon(seat.run_body, body_of(bodies.flood_there, str(tmp_path)))
-            await started(tmp_path)
+            await wait_for_starts(tmp_path)
             for number in range(20):
                 assert await pool.run(bodies.add, number, 1) == number + 1
             group.cancel_scope.cancel()
@@ -132,9 +132,9 @@ async def test_a_call_whose_begin_fails_leaves_nothing_in_its_seat() -> None:
     def fail() -> None:
         raise ValueError("nobody wants it to begin")
 
-    async with opened() as pool, pool.seat("owner") as seat:
-        held: Any = seat
+    async with open_pool() as pool, pool.seat("owner") as seat:
+        untyped_seat: Any = seat
         with pytest.raises(ValueError, match="nobody wants it to begin"):
             await seat.run_body(replace(body_of(bodies.add_later, 1, 2), on_begin=fail))
-        assert not held._calls
+        assert not untyped_seat._calls
         assert (await seat.run_body(body_of(bodies.add_later, 1, 2)))[0] == 3

@@ -11,13 +11,13 @@ from callboard_actors.process import Confine, Processes, _crew
 from tests.helpers import until
 
 from . import _bodies as bodies
-from ._processes import WAIT, confined_here, descendants, opened, running, started, zygote_of
+from ._processes import WAIT, confine_here, descendants, open_pool, running, wait_for_starts, zygote_of
 
 pytestmark = pytest.mark.real_clock
 
 
 @pytest.mark.backends("asyncio", "trio")
-@pytest.mark.parametrize("confine", [None, confined_here()], ids=["trusted", "confined"])
+@pytest.mark.parametrize("confine", [None, confine_here()], ids=["trusted", "confined"])
 async def test_a_pool_whose_zygote_was_stopped_leaves_no_process(
     confine: Confine | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -40,7 +40,7 @@ async def test_a_pool_whose_zygote_stands_still_closes_in_bounded_time_and_leave
     with anyio.fail_after(WAIT):
         async with Processes(workers=2, grace=0.1) as pool, anyio.create_task_group() as group:
             group.start_soon(pool.run, bodies.daemonise, str(tmp_path))
-            daemon = await started(tmp_path, 2)
+            daemon = await wait_for_starts(tmp_path, 2)
             below = descendants(os.getpid()) - before
             os.kill(zygote_of(pool), signal.SIGSTOP)
             group.cancel_scope.cancel()
@@ -53,10 +53,10 @@ async def test_a_call_that_is_cancelled_does_not_wait_for_a_zygote_that_stands_s
 ) -> None:
     """A pool whose zygote stands still starts another one and goes on."""
     monkeypatch.setattr(_crew, "_END_REPORT_TIMEOUT", 0.2)
-    async with opened(grace=0.1) as pool:
+    async with open_pool(grace=0.1) as pool:
         async with anyio.create_task_group() as group:
             group.start_soon(pool.run, bodies.wait_for_ever, str(tmp_path))
-            busy = await started(tmp_path)
+            busy = await wait_for_starts(tmp_path)
             os.kill(zygote_of(pool), signal.SIGSTOP)
             group.cancel_scope.cancel()
         await until(lambda: not running(busy), WAIT)

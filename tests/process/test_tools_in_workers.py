@@ -30,7 +30,7 @@ from callboard_actors.process import Processes
 from . import _cleans_up
 from . import _configured as configured
 from . import _plain_tools as plain
-from ._processes import WAIT, alive, descendants, started
+from ._processes import WAIT, alive, descendants, wait_for_starts
 
 pytestmark = pytest.mark.real_clock
 
@@ -42,8 +42,8 @@ def _node(pool: Processes, **policy: Any) -> ToolNode:
 
 
 async def _run(node: ToolNode, *requests: Any) -> list[Any]:
-    found = await node.ainvoke({"messages": [HumanMessage("go"), calls(*requests)]})
-    return found if isinstance(found, list) else found["messages"]
+    result = await node.ainvoke({"messages": [HumanMessage("go"), calls(*requests)]})
+    return result if isinstance(result, list) else result["messages"]
 
 
 async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its_result(tmp_path: Path) -> None:
@@ -54,7 +54,7 @@ async def test_a_tool_that_hangs_ends_with_its_timeout_and_its_neighbour_has_its
         hung, fine = await _run(node, ("hang", {"folder": str(tmp_path)}), ("later", {"text": "fine"}))
     assert "did not finish within its timeout of 1 s" in hung.content
     assert fine.content.startswith("fine from ")
-    assert alive(await started(tmp_path)) == set()
+    assert alive(await wait_for_starts(tmp_path)) == set()
     assert descendants(os.getpid()) == before
 
 
@@ -63,8 +63,8 @@ async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> Non
     model = ScriptedModel([calls(("later", {"text": "a"})), calls(("later", {"text": "b"})), AIMessage("done")])
     with anyio.fail_after(WAIT):
         agent = create_react_agent(model, _node(Processes(workers=1)))
-        found = await agent.ainvoke({"messages": [HumanMessage("go")]})
-    first, second = [str(one.content) for one in found["messages"] if isinstance(one, ToolMessage)]
+        state = await agent.ainvoke({"messages": [HumanMessage("go")]})
+    first, second = [str(message.content) for message in state["messages"] if isinstance(message, ToolMessage)]
     assert first.removeprefix("a") == second.removeprefix("b")
     assert str(os.getpid()) not in first
 
@@ -72,14 +72,14 @@ async def test_an_agent_has_its_tools_run_in_one_pool_from_turn_to_turn() -> Non
 async def test_the_key_of_an_order_is_the_same_in_a_worker_process() -> None:
     """An order that is planned again may run in another place than the first time."""
     thread: Any = {"configurable": {"thread_id": "t"}}
-    there = {"key_of_order": CallPolicy(runs_in=Processes(workers=1))}
-    nodes = [ToolNode([plain.key_of_order]), ToolNode([plain.key_of_order], policies=there)]
+    in_workers = {"key_of_order": CallPolicy(runs_in=Processes(workers=1))}
+    nodes = [ToolNode([plain.key_of_order]), ToolNode([plain.key_of_order], policies=in_workers)]
     with anyio.fail_after(WAIT):
         first, second = [
             await node.ainvoke([tool_call("key_of_order", order="A1", note=note)], thread)
             for node, note in zip(nodes, ("", "again"), strict=True)
         ]
-    keys = [found["messages"][0].content for found in (first, second)]
+    keys = [result["messages"][0].content for result in (first, second)]
     assert keys[0] == keys[1]
     assert len(keys[0]) == 64
 
@@ -87,8 +87,8 @@ async def test_the_key_of_an_order_is_the_same_in_a_worker_process() -> None:
 def test_sync_code_has_them_too() -> None:
     """The pool is opened for each synchronous run that needs it."""
     for _ in range(2):
-        found = _node(Processes(workers=1)).invoke([calls(("later", {"text": "a"}))])
-        assert found[0].content.startswith("a from ")
+        messages = _node(Processes(workers=1)).invoke([calls(("later", {"text": "a"}))])
+        assert messages[0].content.startswith("a from ")
 
 
 async def test_an_actor_lives_in_a_process_of_its_own_and_comes_back_in_another_with_its_state() -> None:
@@ -126,7 +126,7 @@ async def test_a_handler_that_hangs_in_c_ends_its_process_and_the_model_is_told_
     assert "did not finish within its timeout of 0.5 s" in hung.content
     assert "in the hall, a bill" in put.content
     assert "lost" in put.content
-    assert alive(await started(tmp_path)) == set()
+    assert alive(await wait_for_starts(tmp_path)) == set()
 
 
 CONFIG: RunnableConfig = {
@@ -143,10 +143,10 @@ async def test_a_handler_in_a_worker_reads_the_config_of_the_run() -> None:
     node = ToolNode([child(configured.Desk, runs_in=Processes(workers=1))], handle_tool_errors=False)
     with anyio.fail_after(WAIT):
         async with create_react_agent(ScriptedModel([call, "done"]), node, checkpointer=InMemorySaver()) as agent:
-            found = (await agent.ainvoke({"messages": [("user", "go")]}, CONFIG))["messages"]
+            messages = (await agent.ainvoke({"messages": [("user", "go")]}, CONFIG))["messages"]
         alone = await node.tools_by_name["look"].ainvoke({"place": "a"}, CONFIG)
-    said = [message.content for message in found if message.type == "tool"]
-    assert said == ['["a", "t", "ann", "blue", []]', '["b", "2", "t"]']
+    contents = [message.content for message in messages if message.type == "tool"]
+    assert contents == ['["a", "t", "ann", "blue", []]', '["b", "2", "t"]']
     assert alone.startswith('["a", "t", "ann", "blue", []]')  # LangChain itself runs the tool, without its node
 
 
@@ -198,7 +198,7 @@ async def test_a_call_that_is_cancelled_alone_ends_its_worker_and_its_neighbour_
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(run)
-            pids = await started(tmp_path)
+            pids = await wait_for_starts(tmp_path)
             assert await node.cancel("h", "too long")
     hung, fine = results
     assert "was cancelled by the application before it had a result: too long" in hung.content

@@ -15,7 +15,7 @@ from callboard_actors.process import WorkerDiedError
 
 from . import _bodies as bodies
 from . import _hostile as hostile
-from ._processes import opened, started
+from ._processes import open_pool, wait_for_starts
 
 pytestmark = pytest.mark.real_clock
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.real_clock
 async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixture) -> None:
     """Log records have the level requested here, tracebacks as text, and a bounded length."""
     caplog.set_level(logging.INFO)
-    async with opened() as pool:
+    async with open_pool() as pool:
         [worker] = pool.pids
         await pool.run(bodies.log_much)
 
@@ -38,9 +38,9 @@ async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixt
 async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytest.LogCaptureFixture) -> None:
     """Levels of individual loggers apply, not only the root's, also to threads that the function starts."""
     caplog.set_level(logging.DEBUG, "callboard.tests.loud")
-    async with opened() as pool:
+    async with open_pool() as pool:
         await pool.run(bodies.log_as_told)
-    assert [one.getMessage() for one in caplog.records if one.name.startswith("callboard.tests")] == [
+    assert [record.getMessage() for record in caplog.records if record.name.startswith("callboard.tests")] == [
         "in the open",
         "in a thread",
     ]
@@ -49,25 +49,25 @@ async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytes
 async def test_the_trace_and_what_structlog_has_bound_go_along() -> None:
     """Spans of a tool in a worker belong to the call, and its log lines name the user."""
     context = trace.SpanContext(0xABC, 0xDEF, is_remote=False, trace_flags=trace.TraceFlags(1))
-    async with opened() as pool:
+    async with open_pool() as pool:
         with trace.use_span(trace.NonRecordingSpan(context)):
             assert await pool.run(bodies.trace) == "abc"
         with structlog.contextvars.bound_contextvars(user="ann", connection=object()):
-            assert await pool.run(bodies.bound) == {"user": "ann"}
-        assert await pool.run(bodies.bound) == {}
+            assert await pool.run(bodies.context_variables) == {"user": "ann"}
+        assert await pool.run(bodies.context_variables) == {}
         assert await pool.run(bodies.trace) == "0"
 
 
 async def test_a_context_variable_that_a_call_sets_is_unset_in_the_next_one() -> None:
-    async with opened(workers=1) as pool:
+    async with open_pool(workers=1) as pool:
         assert [await pool.run(bodies.user) for _ in range(2)] == ["nobody", "nobody"]
 
 
 async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_path: Any) -> None:
     """Other calls continue while messages flood in, and the worker can be ended."""
-    async with opened(workers=2, grace=0) as pool, anyio.create_task_group() as group:
+    async with open_pool(workers=2, grace=0) as pool, anyio.create_task_group() as group:
         group.start_soon(pool.run, bodies.flood, str(tmp_path))
-        await started(tmp_path)
+        await wait_for_starts(tmp_path)
         longest = 0.0
         for _ in range(200):
             began = time.monotonic()
@@ -82,7 +82,7 @@ async def test_a_worker_that_never_stops_talking_keeps_nobody_from_working(tmp_p
 @pytest.mark.parametrize("body", [bodies.talk_on, bodies.speak_in_a_signal_handler, bodies.speak_in_a_fork])
 async def test_words_never_come_between_others(body: Callable[[], object]) -> None:
     """Messages of threads, signal handlers and forks never corrupt each other."""
-    async with opened() as pool:
+    async with open_pool() as pool:
         before = pool.pids
         await pool.run(body)
         for number in range(20):
@@ -111,7 +111,7 @@ _DIGITS = b"9" * 400
 )
 async def test_a_word_that_says_nothing_ends_its_worker(data: bytes) -> None:
     """A malformed message counts as a protocol error."""
-    async with opened(grace=0.2) as pool:
+    async with open_pool(grace=0.2) as pool:
         with pytest.raises(WorkerDiedError, match="sent what is no reply"):
             await pool.run(hostile.send, data)
         assert await pool.run(bodies.add, 1, 2) == 3

@@ -51,6 +51,6 @@ class Asking:
 
 def asks(*questions: tuple[str, int], message_id: str = "ai-1") -> AIMessage:
     """Return a message whose calls ask this many questions each."""
-    message = calls(*(tool_call("ask", f"id-{who}", who=who, questions=number) for who, number in questions))
+    message = calls(*(tool_call("ask", f"id-{caller}", who=caller, questions=number) for caller, number in questions))
     message.id = message_id
     return message

@@ -38,11 +38,11 @@ def tool_messages(value: Any) -> list[ToolMessage]:
     """Return the tool messages in the result of each environment; raise its interrupts."""
     if isinstance(value, dict) and value.get("__interrupt__"):
         raise GraphInterrupt(tuple(value["__interrupt__"]))
-    found: list[ToolMessage] = []
+    messages: list[ToolMessage] = []
     for item in value if isinstance(value, list) else [value]:
         update = item.update if isinstance(item, Command) else item
-        found += [m for m in update["messages"] if isinstance(m, ToolMessage)]
-    return found
+        messages += [m for m in update["messages"] if isinstance(m, ToolMessage)]
+    return messages
 
 
 def starting(message: Any) -> dict[str, Any]:
@@ -52,11 +52,11 @@ def starting(message: Any) -> dict[str, Any]:
 def on_loop(name: str, run: Callable[..., Awaitable[Any]], *args: Any) -> Any:
     kind, options = backend(name, real_clock=True)
 
-    async def bounded() -> Any:
+    async def run_bounded() -> Any:
         with anyio.fail_after(SECONDS):
             return await run(*args)
 
-    return anyio.run(bounded, backend=kind, backend_options=options)
+    return anyio.run(run_bounded, backend=kind, backend_options=options)
 
 
 def graph_of(node: ToolNode) -> Any:
@@ -99,16 +99,16 @@ def standalone(loop: str) -> Run:
 
 def asynchronous(make: Callable[[ToolNode, Any], Any], *, agent: bool, loop: str = "asyncio") -> Run:
     def run(node: ToolNode, message: Any) -> list[ToolMessage]:
-        given = {"messages": [HumanMessage("go", id="h-1")]} if agent else starting(message)
-        return tool_messages(on_loop(loop, make(node, message).ainvoke, given))
+        inputs = {"messages": [HumanMessage("go", id="h-1")]} if agent else starting(message)
+        return tool_messages(on_loop(loop, make(node, message).ainvoke, inputs))
 
     return run
 
 
 def synchronous(make: Callable[[ToolNode, Any], Any], *, agent: bool) -> Run:
     def run(node: ToolNode, message: Any) -> list[ToolMessage]:
-        given = {"messages": [HumanMessage("go", id="h-1")]} if agent else starting(message)
-        return tool_messages(make(node, message).invoke(given))
+        inputs = {"messages": [HumanMessage("go", id="h-1")]} if agent else starting(message)
+        return tool_messages(make(node, message).invoke(inputs))
 
     return run
 
@@ -130,16 +130,16 @@ def in_a_sync_tool(loop: str) -> Run:
     """Run sync code in a tool's thread, below a node of callboard."""
 
     def running(node: ToolNode, message: Any) -> list[ToolMessage]:
-        found: list[ToolMessage] = []
+        messages: list[ToolMessage] = []
 
         @tool
         def outer() -> str:
             """Run a node."""
-            found.extend(tool_messages(node.invoke(starting(message))))
+            messages.extend(tool_messages(node.invoke(starting(message))))
             return "done"
 
         on_loop(loop, ToolNode([outer], handle_tool_errors=False).ainvoke, [calls("outer")])
-        return found
+        return messages
 
     return running
 
@@ -176,7 +176,7 @@ SURROUNDINGS: dict[str, Run] = {
 everywhere = pytest.mark.parametrize("where", SURROUNDINGS)
 
 
-def told(messages: list[ToolMessage]) -> list[tuple[Any, ...]]:
+def fields_of(messages: list[ToolMessage]) -> list[tuple[Any, ...]]:
     """Return the texts that a model reads, and the fields of messages that a program reads."""
     return [
         (m.tool_call_id, m.name, m.content, m.status, m.additional_kwargs.get("callboard", {}).get("ended"), m.artifact)
@@ -312,7 +312,7 @@ def test_results_come_in_call_order(where: str) -> None:
         "nowhere",
         ("add", {"a": 4, "b": 4}),
     )
-    messages = told(SURROUNDINGS[where](node_of(), message))
+    messages = fields_of(SURROUNDINGS[where](node_of(), message))
     unknown = f"Error: nowhere is not a valid tool, try one of [{', '.join(tool.name for tool in ALL)}]."
     assert messages == [
         ("call_1", "sync_add", "3", "success", None, None),
@@ -332,7 +332,7 @@ def test_invalid_arguments_become_the_same_message(where: str) -> None:
 
 @everywhere
 def test_errors_become_messages_where_they_are_handled(where: str) -> None:
-    messages = told(SURROUNDINGS[where](node_of(handle_tool_errors=True), calls("boom", "sync_boom", "refuse")))
+    messages = fields_of(SURROUNDINGS[where](node_of(handle_tool_errors=True), calls("boom", "sync_boom", "refuse")))
     text = "Error: {}\n Please fix your mistakes."
     assert messages == [
         ("call_1", "boom", text.format("KeyError('boom')"), "error", None, None),
@@ -436,16 +436,16 @@ def test_all_questions_come_together(where: str) -> None:
 
 @everywhere
 def test_a_wrapper_sees_every_call(where: str) -> None:
-    seen: list[str] = []
+    call_ids: list[str] = []
 
     async def wrapper(request: Any, execute: Callable[[Any], Awaitable[Any]]) -> Any:
-        seen.append(request.tool_call["id"])
+        call_ids.append(request.tool_call["id"])
         message = await execute(request)
         return message.model_copy(update={"content": f"<{message.content}>"})
 
     messages = SURROUNDINGS[where](node_of(awrap_tool_call=wrapper), calls(("add", {"a": 1}), ("sync_add", {"a": 2})))
     assert [m.content for m in messages] == ["<2>", "<3>"]
-    assert sorted(seen) == ["call_1", "call_2"]
+    assert sorted(call_ids) == ["call_1", "call_2"]
 
 
 @everywhere

@@ -164,6 +164,6 @@ CTRL_C = """
 @pytest.mark.exhaustive
 def test_ctrl_c_arrives_bare(name: str) -> None:
     ended = run_script(CTRL_C, name)
-    found = [line.rpartition(" ") for line in ended.stdout.splitlines()]
-    assert len(found) == 12, ended.stderr
-    assert [line for line in found if line[2] != "KeyboardInterrupt()"] == []
+    parts = [line.rpartition(" ") for line in ended.stdout.splitlines()]
+    assert len(parts) == 12, ended.stderr
+    assert [line for line in parts if line[2] != "KeyboardInterrupt()"] == []

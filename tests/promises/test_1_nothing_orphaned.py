@@ -20,7 +20,7 @@ from langchain_core.tools import StructuredTool
 
 from callboard import AbandonedThreadWarning, CallPolicy, Limit, Rate, Statistics, ToolNode, cleanup
 from callboard.testing import Recorder
-from tests.helpers import ask, ended, live_tasks, make, make_sync
+from tests.helpers import ask, ending_of, live_tasks, make, make_sync
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 
@@ -41,12 +41,12 @@ async def by_the_caller(node: ToolNode, name: str) -> None:
 
 async def by_its_timeout(node: ToolNode, name: str) -> None:
     [message] = await node.ainvoke(ask(name))
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"
 
 
 async def by_its_budget(node: ToolNode, name: str) -> None:
     [message] = await node.ainvoke(ask(name))
-    assert ended(message) == "deadline"
+    assert ending_of(message) == "deadline"
 
 
 async def by_a_native_cancel(node: ToolNode, name: str) -> None:
@@ -68,10 +68,10 @@ ON_ASYNCIO = [*ON_BOTH, by_a_native_cancel, by_a_native_timeout]
 How = Callable[[ToolNode, str], Awaitable[None]]
 
 
-def policy_for(how: How, grace: float | None = None) -> CallPolicy:
-    """A policy under which the way `how` works; all calls are cancelled after one second."""
+def policy_for(cancel: How, grace: float | None = None) -> CallPolicy:
+    """A policy under which the way `cancel` works; all calls are cancelled after one second."""
     return CallPolicy(
-        timeout=1 if how is by_its_timeout else None, budget=1 if how is by_its_budget else None, grace=grace
+        timeout=1 if cancel is by_its_timeout else None, budget=1 if cancel is by_its_budget else None, grace=grace
     )
 
 
@@ -82,27 +82,27 @@ async def seconds_of(ends: Awaitable[None]) -> float:
     return anyio.current_time() - start
 
 
-def node_for(rec: Recorder, body: StructuredTool, how: How, grace: float | None = None) -> ToolNode:
+def node_for(rec: Recorder, body: StructuredTool, cancel: How, grace: float | None = None) -> ToolNode:
     boom = rec.tool("boom", seconds=1, raises=ValueError("boom"))
-    return ToolNode([body, boom], policies={body.name: policy_for(how, grace)})
+    return ToolNode([body, boom], policies={body.name: policy_for(cancel, grace)})
 
 
 async def assert_ended(
-    how: How, seconds: float, grace: float | None = None, *, within: float = 0.2, cleaned: int = 0, **body: object
+    cancel: How, seconds: float, grace: float | None = None, *, tolerance: float = 0.2, cleaned: int = 0, **body: object
 ) -> Recorder:
     """Cancel a body that sleeps without end, and check when it has ended and that nothing of it is left."""
     rec = Recorder()
-    node = node_for(rec, rec.tool("stuck", hang=True, **body), how, grace)
+    node = node_for(rec, rec.tool("stuck", hang=True, **body), cancel, grace)
     before = live_tasks()
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(seconds, abs=within)
+    assert await seconds_of(cancel(node, "stuck")) == pytest.approx(seconds, abs=tolerance)
     assert rec.count("cleaned up") == cleaned
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
     return rec
 
 
-@pytest.mark.parametrize("how", ON_BOTH)
-async def test_a_cancelled_call_leaves_no_task_behind(how: How) -> None:
-    rec = await assert_ended(how, 1, within=1e-6)
+@pytest.mark.parametrize("cancel", ON_BOTH)
+async def test_a_cancelled_call_leaves_no_task_behind(cancel: How) -> None:
+    rec = await assert_ended(cancel, 1, tolerance=1e-6)
     assert rec.count("cancelled") == 1
 
 
@@ -133,10 +133,10 @@ async def test_no_body_starts_in_a_scope_that_was_cancelled_before() -> None:
     assert node.statistics() == IDLE
 
 
-@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
+@pytest.mark.parametrize("cancel", [by_a_neighbour, by_the_caller])
 @pytest.mark.parametrize("shield", [nullcontext, cleanup])
 async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
-    how: How, shield: Callable[[], AbstractContextManager[object]]
+    cancel: How, shield: Callable[[], AbstractContextManager[object]]
 ) -> None:
     rec = Recorder()
 
@@ -151,34 +151,34 @@ async def test_middleware_that_survives_the_cancel_cannot_start_a_body(
     boom = rec.tool("boom", seconds=1, raises=ValueError("boom"))
     node = ToolNode([rec.tool("stuck", seconds=3), boom], awrap_tool_call=stubborn)
     before = live_tasks()
-    await how(node, "stuck")
+    await cancel(node, "stuck")
     assert rec.count("started", "stuck") == 1
     assert (live_tasks(), rec.running, node.statistics()) == (before, 0, IDLE)
 
 
 @pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("how", ON_ASYNCIO)
-async def test_a_plain_finally_completes_on_asyncio(how: How) -> None:
+@pytest.mark.parametrize("cancel", ON_ASYNCIO)
+async def test_a_plain_finally_completes_on_asyncio(cancel: How) -> None:
     """Promise 1: asyncio delivers a cancellation once, so `finally: await client.aclose()` completes."""
-    await assert_ended(how, 1.2, within=1e-6, cleanup=0.2, cleaned=1)
+    await assert_ended(cancel, 1.2, tolerance=1e-6, cleanup=0.2, cleaned=1)
 
 
-@pytest.mark.parametrize("how", ON_BOTH)
-async def test_a_clean_up_inside_cleanup_completes(how: How) -> None:
-    await assert_ended(how, 1.2, within=1e-6, cleanup=0.2, shield=cleanup, cleaned=1)
+@pytest.mark.parametrize("cancel", ON_BOTH)
+async def test_a_clean_up_inside_cleanup_completes(cancel: How) -> None:
+    await assert_ended(cancel, 1.2, tolerance=1e-6, cleanup=0.2, shield=cleanup, cleaned=1)
 
 
-@pytest.mark.parametrize("how", ON_BOTH)
+@pytest.mark.parametrize("cancel", ON_BOTH)
 @pytest.mark.parametrize("grace", [None, 0.5, 30.0])
-async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(how: How, grace: float | None) -> None:
+async def test_a_clean_up_that_never_ends_is_cut_off_when_the_grace_is_over(cancel: How, grace: float | None) -> None:
     """Promise 1: the grace is that of the tool's policy, else the node's, else 5 seconds."""
-    await assert_ended(how, 1 + (5 if grace is None else grace), grace, cleanup=1000, shield=cleanup)
+    await assert_ended(cancel, 1 + (5 if grace is None else grace), grace, cleanup=1000, shield=cleanup)
 
 
 @pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("how", ON_ASYNCIO)
-async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(how: How) -> None:
-    await assert_ended(how, 3, 2.0, cleanup=1000)
+@pytest.mark.parametrize("cancel", ON_ASYNCIO)
+async def test_a_plain_finally_that_never_ends_is_cut_off_on_asyncio(cancel: How) -> None:
+    await assert_ended(cancel, 3, 2.0, cleanup=1000)
 
 
 async def test_each_tool_has_its_own_grace() -> None:
@@ -194,26 +194,26 @@ async def test_each_tool_has_its_own_grace() -> None:
     assert rec.running == 0
 
 
-@pytest.mark.parametrize("how", ON_BOTH)
+@pytest.mark.parametrize("cancel", ON_BOTH)
 @pytest.mark.parametrize("inner", [nullcontext, cleanup], ids=["alone", "nested"])
 async def test_no_cancellation_enters_a_clean_up_that_has_begun(
-    inner: Callable[[], AbstractContextManager[object]], how: How
+    inner: Callable[[], AbstractContextManager[object]], cancel: How
 ) -> None:
     """Promise 1: nested clean-ups are one clean-up, which ends with the outer block."""
-    seen: list[str] = []
+    steps: list[str] = []
 
     async def stuck() -> None:
         with cleanup():
             with inner():
                 await anyio.sleep(2)
             await anyio.sleep(1)
-            seen.append("cleaned up")
+            steps.append("cleaned up")
         await anyio.sleep(0)
-        seen.append("went on")
+        steps.append("went on")
 
-    node = node_for(Recorder(), make(stuck), how)
-    assert await seconds_of(how(node, "stuck")) == pytest.approx(3)
-    assert seen == ["cleaned up"]
+    node = node_for(Recorder(), make(stuck), cancel)
+    assert await seconds_of(cancel(node, "stuck")) == pytest.approx(3)
+    assert steps == ["cleaned up"]
     assert node.statistics() == IDLE
 
 
@@ -246,10 +246,10 @@ async def test_an_unshielded_second_cancel_waits_for_the_clean_up_too() -> None:
 
 
 @pytest.mark.backends("asyncio")
-@pytest.mark.parametrize("how", ON_ASYNCIO)
-async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(how: How) -> None:
+@pytest.mark.parametrize("cancel", ON_ASYNCIO)
+async def test_a_body_that_ignores_cancellations_is_cancelled_until_it_ends(cancel: How) -> None:
     """Promise 1: a body may swallow several cancellations beyond its grace, and is cancelled again until it ends."""
-    rec = await assert_ended(how, 3, 2.0, within=0.5, ignores_cancel=3)
+    rec = await assert_ended(cancel, 3, 2.0, tolerance=0.5, ignores_cancel=3)
     assert rec.count("cancelled") == 4
 
 
@@ -288,20 +288,20 @@ async def test_a_tool_that_cancels_itself_ends_alone(cancels: int) -> None:
     rec = Recorder()
     node = ToolNode([make(confused), rec.tool("slow", seconds=2)])
     first, second = await node.ainvoke(ask("confused", "slow"))
-    assert (first.status, ended(first), second.content) == ("error", "cancelled", "slow")
+    assert (first.status, ending_of(first), second.content) == ("error", "cancelled", "slow")
 
 
-@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
-async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(how: How) -> None:
+@pytest.mark.parametrize("cancel", [by_a_neighbour, by_the_caller])
+async def test_a_value_returned_instead_of_the_cancellation_changes_nothing(cancel: How) -> None:
     async def stuck() -> str:
         try:
             await anyio.sleep_forever()
         except anyio.get_cancelled_exc_class():
             return "what cancellation?"
 
-    node = node_for(Recorder(), make(stuck), how)
+    node = node_for(Recorder(), make(stuck), cancel)
     before = live_tasks()
-    await how(node, "stuck")
+    await cancel(node, "stuck")
     assert (live_tasks(), node.statistics()) == (before, IDLE)
 
 
@@ -387,23 +387,23 @@ async def test_a_thread_that_goes_on_is_counted_and_named_in_a_warning(release: 
         start = anyio.current_time()
         result = await node.ainvoke(ask("stuck"))
     assert 0.4 <= anyio.current_time() - start < 2
-    assert ended(result[0]) == "timeout"
+    assert ending_of(result[0]) == "timeout"
     assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=1)
-    kept = result[0].model_copy(deep=True)
+    message_copy = result[0].model_copy(deep=True)
     release.set()
     await until(lambda: node.statistics() == IDLE)
     assert rec.count("finished") == 1
-    assert result == [kept]
+    assert result == [message_copy]
 
 
 @pytest.mark.real_clock
-@pytest.mark.parametrize("how", [by_a_neighbour, by_the_caller])
-async def test_a_thread_does_not_hold_the_caller_up(how: How, release: threading.Event) -> None:
+@pytest.mark.parametrize("cancel", [by_a_neighbour, by_the_caller])
+async def test_a_thread_does_not_hold_the_caller_up(cancel: How, release: threading.Event) -> None:
     rec = Recorder()
     node = ToolNode([rec.sync_tool("stuck", release=release), rec.tool("boom", seconds=0.4, raises=ValueError("boom"))])
     before = live_tasks()
     with pytest.warns(AbandonedThreadWarning, match="'stuck'"):
-        await how(node, "stuck")
+        await cancel(node, "stuck")
     assert live_tasks() == before
     assert node.statistics().abandoned_threads == 1
     release.set()
@@ -445,10 +445,10 @@ async def test_when_all_threads_are_lost_sync_calls_are_rejected(release: thread
     with pytest.warns(AbandonedThreadWarning):
         # When the first forty threads are lost, the last five calls are waiting for a thread.
         messages = await node.ainvoke(ask(*["stuck"] * 40, *["quick"] * 5))
-    assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"] * 5
+    assert [ending_of(message) for message in messages] == ["timeout"] * 40 + ["rejected"] * 5
     assert node.statistics() == Statistics(running=0, waiting=0, abandoned_threads=40)
     lost, fine = await node.ainvoke(ask("quick", "other"))
-    assert (ended(lost), fine.content) == ("rejected", "other")
+    assert (ending_of(lost), fine.content) == ("rejected", "other")
     assert "40 worker threads" in lost.content
     release.set()
     await until(lambda: node.statistics() == IDLE)
@@ -467,7 +467,7 @@ async def test_a_call_that_comes_to_lost_threads_out_of_another_queue_is_rejecte
     await node.ainvoke(ask("quick"))  # the next call waits for three seconds
     with pytest.warns(AbandonedThreadWarning):
         messages = await node.ainvoke(ask(*["stuck"] * 40, "quick"))
-    assert [ended(message) for message in messages] == ["timeout"] * 40 + ["rejected"]
+    assert [ending_of(message) for message in messages] == ["timeout"] * 40 + ["rejected"]
 
 
 @pytest.mark.real_clock
@@ -487,7 +487,7 @@ async def test_a_thread_that_asks_whether_it_is_cancelled_is_not_abandoned() -> 
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         [message] = await node.ainvoke(ask("polite"))
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"
     assert ends == ["left"]
     assert node.statistics() == IDLE
 
@@ -508,7 +508,7 @@ async def test_a_sync_wrapper_that_goes_on_is_named_in_a_warning(release: thread
     node = ToolNode([rec.tool("quick")], wrap_tool_call=stubborn, policies={"quick": CallPolicy(budget=0.1)})
     with pytest.warns(AbandonedThreadWarning, match="stubborn"):
         [message] = await node.ainvoke(ask("quick"))
-    assert ended(message) == "deadline"
+    assert ending_of(message) == "deadline"
     release.set()
     await until(lambda: bool(after))
     assert rec.events == []
@@ -531,7 +531,7 @@ async def test_a_thread_that_never_began_is_not_abandoned() -> None:
 
 async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
     """Promise 1: the inner node's own grace of five seconds would let a body outlive the tool's grace."""
-    ended: list[float] = []
+    end_times: list[float] = []
 
     async def stubborn() -> str:
         try:
@@ -539,7 +539,7 @@ async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
         except anyio.get_cancelled_exc_class():
             await anyio.sleep(3)
         finally:
-            ended.append(anyio.current_time())
+            end_times.append(anyio.current_time())
         return "too late"
 
     async def outer() -> str:
@@ -549,4 +549,4 @@ async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
     start = anyio.current_time()
     [message] = await node.ainvoke(ask("outer"))
     assert message.additional_kwargs["callboard"]["ended"] == "timeout"
-    assert ended[0] - start <= 1.5 + 0.1
+    assert end_times[0] - start <= 1.5 + 0.1

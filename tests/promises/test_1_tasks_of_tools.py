@@ -12,7 +12,7 @@ from callboard import AbandonedTaskWarning, Actor, ToolNode, handler, running, t
 
 pytestmark = pytest.mark.usefixtures("nothing_told")
 
-left: list[asyncio.Task[None]] = []
+tasks: list[asyncio.Task[None]] = []
 
 
 async def forever() -> None:
@@ -22,7 +22,7 @@ async def forever() -> None:
 def leaving() -> ToolNode:
     async def leave() -> str:
         """Start a task, and go."""
-        left.append(asyncio.create_task(forever(), name="the rest"))
+        tasks.append(asyncio.create_task(forever(), name="the rest"))
         await asyncio.sleep(0)
         return "gone"
 
@@ -30,10 +30,10 @@ def leaving() -> ToolNode:
 
 
 async def end_tasks() -> None:
-    for task in left:
+    for task in tasks:
         task.cancel()
-    await asyncio.gather(*left, return_exceptions=True)
-    left.clear()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    tasks.clear()
 
 
 @pytest.mark.backends("asyncio")
@@ -41,11 +41,11 @@ async def test_a_task_that_a_tool_leaves_behind_is_named_with_its_tool_and_call(
     """Without the warning, neither the batch nor the caller would learn that the task ended, or failed."""
     with pytest.warns(AbandonedTaskWarning) as caught:
         await leaving().ainvoke([tool_call("leave", "c7")])
-    (text,) = [str(one.message) for one in caught]
+    (text,) = [str(warning.message) for warning in caught]
     assert "tool 'leave' (call 'c7') left a task behind that outlives its batch: 'the rest', forever()" in text
     assert re.search(r"test_1_tasks_of_tools\.py:\d+", text)
     assert "asyncio.TaskGroup" in text
-    assert not left[0].done()
+    assert not tasks[0].done()
     await end_tasks()
 
 
@@ -82,7 +82,7 @@ async def test_a_task_that_ends_with_its_tool_is_not_named() -> None:
 
 @pytest.mark.backends("asyncio")
 async def test_a_task_that_was_there_before_the_batch_is_not_named() -> None:
-    left.append(asyncio.create_task(forever()))
+    tasks.append(asyncio.create_task(forever()))
     await ToolNode([tool("work")(_work)]).ainvoke([tool_call("work")])
     await end_tasks()
 
@@ -101,7 +101,7 @@ async def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
         @handler
         async def keep(self) -> str:
             """Start a task that goes on."""
-            left.append(asyncio.create_task(forever()))
+            tasks.append(asyncio.create_task(forever()))
             return "kept"
 
     async with running(Keeper()) as keeper:
@@ -117,14 +117,14 @@ async def test_a_task_of_an_actor_that_a_tool_asks_is_not_named() -> None:
 @pytest.mark.backends("asyncio")
 async def test_a_task_of_a_task_group_around_the_batch_is_not_named() -> None:
     """The task group around the batch waits for its tasks, even if a tool started them."""
-    async with asyncio.TaskGroup() as group, anyio.create_task_group() as other:
+    async with asyncio.TaskGroup() as group, anyio.create_task_group() as anyio_group:
 
         async def begin() -> str:
             """Begin tasks in longer groups."""
-            left.append(group.create_task(forever()))
-            other.start_soon(forever)
+            tasks.append(group.create_task(forever()))
+            anyio_group.start_soon(forever)
             return "begun"
 
         await ToolNode([tool(begin)]).ainvoke([tool_call("begin")])
         await end_tasks()
-        other.cancel_scope.cancel()
+        anyio_group.cancel_scope.cancel()

@@ -22,7 +22,7 @@ from callboard import (
 )
 from callboard.exceptions import CallCancelledError
 from callboard.testing import Recorder, ScriptedModel, calls
-from tests.helpers import BrokenError, ended, make
+from tests.helpers import BrokenError, ending_of, make
 
 
 async def commands(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command[Any]:
@@ -43,11 +43,11 @@ async def wants_a_number(x: int) -> str:
 
 def answers(outputs: Any) -> list[ToolMessage]:
     """Return every message that answers a call, in order, including those in commands."""
-    found: list[ToolMessage] = []
+    messages: list[ToolMessage] = []
     for output in outputs if isinstance(outputs, list) else [outputs]:
         update = output.update if isinstance(output, Command) else output
-        found += [message for message in update.get("messages", ()) if isinstance(message, ToolMessage)]
-    return found
+        messages += [message for message in update.get("messages", ()) if isinstance(message, ToolMessage)]
+    return messages
 
 
 def everything(rec: Recorder, **options: Any) -> ToolNode:
@@ -95,18 +95,18 @@ QUIET = [name for name in ENDS if name != "gives_up"]
 
 @pytest.mark.parametrize("name", QUIET)
 async def test_a_call_ends_with_one_message_however_it_ends(name: str) -> None:
-    status, how, text = ENDS[name]
+    status, ending, text = ENDS[name]
     outputs = await everything(Recorder()).ainvoke({"messages": [calls(name)]})
     (message,) = answers(outputs)
     assert (message.tool_call_id, message.name, message.status) == ("call_1", name, status)
-    assert ended(message) == how
+    assert ending_of(message) == ending
     assert text in message.content
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_body_that_cancels_itself_ends_with_a_message() -> None:
     outputs = await everything(Recorder()).ainvoke({"messages": [calls("fine", "gives_up", "slow")]})
-    assert [(message.status, ended(message)) for message in answers(outputs)] == [
+    assert [(message.status, ending_of(message)) for message in answers(outputs)] == [
         ("success", None),
         ("error", "cancelled"),
         ("success", None),
@@ -116,10 +116,10 @@ async def test_a_body_that_cancels_itself_ends_with_a_message() -> None:
 async def test_calls_with_one_id_each_run_and_get_a_message_of_their_own() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=lambda query: {"a": 3, "b": 2, "c": 1}[query])])
-    asked = [tool_call("slow", "same", query="a"), tool_call("slow", "other", query="b")]
-    asked.append(tool_call("slow", "same", query="c"))
+    requests = [tool_call("slow", "same", query="a"), tool_call("slow", "other", query="b")]
+    requests.append(tool_call("slow", "same", query="c"))
     with pytest.warns(DuplicateCallIdWarning, match="'same'") as caught:
-        outputs = await node.ainvoke([calls(*asked)])
+        outputs = await node.ainvoke([calls(*requests)])
     assert len(caught) == 1
     assert "other" not in str(caught[0].message)
     assert [(message.tool_call_id, message.content) for message in outputs] == [
@@ -133,17 +133,17 @@ async def test_calls_with_one_id_each_run_and_get_a_message_of_their_own() -> No
 async def test_calls_without_an_id_run_and_have_their_messages() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=1)])
-    asked: list[Any] = [
+    requests: list[Any] = [
         {"type": "tool_call", "name": "slow", "args": {"query": query}, "id": call_id}
         for query, call_id in (("a", None), ("b", "call_b"), ("c", None), ("d", ""))
     ]
-    message = AIMessage("", tool_calls=asked)
+    message = AIMessage("", tool_calls=requests)
     with pytest.warns(DuplicateCallIdWarning):
         outputs = await node.ainvoke([message])
-        left = await node.ainvoke([message, *outputs[:2]])
+        remaining_outputs = await node.ainvoke([message, *outputs[:2]])
     expected = [("", "a"), ("call_b", "b"), ("", "c"), ("", "d")]
     assert [(output.tool_call_id, output.content) for output in outputs] == expected
-    assert [output.content for output in left] == ["c", "d"]
+    assert [output.content for output in remaining_outputs] == ["c", "d"]
 
 
 @pytest.mark.real_clock
@@ -153,9 +153,9 @@ async def test_an_agent_gives_an_id_to_calls_that_have_none(build: Any) -> None:
     rec = Recorder()
 
     def ask(_: Any) -> AIMessage:
-        asked: list[Any] = [tool_call("work", "", query=one) for one in "ab"]
-        blocks: list[Any] = [{"type": "tool_use", "id": "", "name": "work", "input": one["args"]} for one in asked]
-        return AIMessage(blocks, tool_calls=asked)
+        requests: list[Any] = [tool_call("work", "", query=item) for item in "ab"]
+        blocks: list[Any] = [{"type": "tool_use", "id": "", "name": "work", "input": item["args"]} for item in requests]
+        return AIMessage(blocks, tool_calls=requests)
 
     agent = build(ScriptedModel([ask, "done"]), [rec.tool("work")])
     result = await agent.ainvoke({"messages": [("user", "go")]})
@@ -170,9 +170,9 @@ async def test_an_agent_gives_an_id_to_calls_that_have_none(build: Any) -> None:
 async def test_three_calls_with_one_id_of_which_one_is_answered_leave_two() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("slow", seconds=1)])
-    asked = calls(*(tool_call("slow", "same", query=query) for query in "abc"))
+    request = calls(*(tool_call("slow", "same", query=query) for query in "abc"))
     with pytest.warns(DuplicateCallIdWarning):
-        outputs = await node.ainvoke([asked, ToolMessage("done", tool_call_id="same")])
+        outputs = await node.ainvoke([request, ToolMessage("done", tool_call_id="same")])
     assert [message.content for message in outputs] == ["b", "c"]
 
 
@@ -228,8 +228,8 @@ async def test_what_cannot_become_a_message_is_an_error_that_names_tool_and_valu
         return ToolMessage("for somebody else", tool_call_id="call_99")
 
     tools = [make(mixture), make(orphan), make(foreign)]
-    for name, told in (("mixture", r"mixture.*2 messages.*call_1"), ("orphan", "orphan")):
-        with pytest.raises(ValueError, match=told):
+    for name, message in (("mixture", r"mixture.*2 messages.*call_1"), ("orphan", "orphan")):
+        with pytest.raises(ValueError, match=message):
             await ToolNode(tools).ainvoke({"messages": [calls(name)]})
     handled = await ToolNode(tools, handle_tool_errors=True).ainvoke({"messages": [calls("orphan", "foreign")]})
     first, second = answers(handled)
@@ -239,12 +239,12 @@ async def test_what_cannot_become_a_message_is_an_error_that_names_tool_and_valu
 @pytest.mark.parametrize("end", ["fails", "is cancelled"])
 async def test_a_finished_result_survives_a_batch_that_fails_or_is_cancelled(end: str) -> None:
     rec = Recorder()
-    other = {"raises": BrokenError("no"), "times": 1, "seconds": 2} if end == "fails" else {"seconds": 5}
-    node = ToolNode([rec.tool("quick", seconds=1), rec.tool("other", **other)])
-    asked, ledger = {"messages": [calls("quick", "other")]}, {}
+    other_options = {"raises": BrokenError("no"), "times": 1, "seconds": 2} if end == "fails" else {"seconds": 5}
+    node = ToolNode([rec.tool("quick", seconds=1), rec.tool("other", **other_options)])
+    inputs, ledger = {"messages": [calls("quick", "other")]}, {}
     with anyio.move_on_after(3), pytest.raises(BrokenError) if end == "fails" else nullcontext():
-        await node.ainvoke(asked, ledger=ledger)
-    outputs = await node.ainvoke(asked, ledger=ledger)
+        await node.ainvoke(inputs, ledger=ledger)
+    outputs = await node.ainvoke(inputs, ledger=ledger)
     assert [message.content for message in outputs["messages"]] == ["quick", "other"]
     assert (rec.count("started", "quick"), rec.count("started", "other")) == (1, 2)
 
@@ -274,11 +274,11 @@ async def test_a_call_whose_task_other_code_cancels_before_it_begins_is_an_error
             task.cancel()
         return "done"
 
-    asked = calls("cancels_others", "cancels_others", "cancels_others")
+    request = calls("cancels_others", "cancels_others", "cancels_others")
     node = ToolNode([make(cancels_others)])
     if asyncio.get_running_loop().get_task_factory() is None:
         with pytest.raises(CallCancelledError):
-            await node.ainvoke([asked])
+            await node.ainvoke([request])
     else:  # eager tasks: each call has ended before the next one begins
-        result = await node.ainvoke([asked])
+        result = await node.ainvoke([request])
         assert [message.content for message in result] == ["done"] * 3

@@ -121,8 +121,8 @@ async def test_an_error_of_the_clean_up_is_a_note_on_the_first() -> None:
     node = ToolNode([make(untidy), rec.tool("boom", seconds=1, raises=ValueError("first"))])
     with pytest.raises(ValueError, match="first") as caught:
         await node.ainvoke(ask("untidy", "boom"))
-    where, note = caught.value.__notes__
-    assert where == "In tool 'boom' (call 'call_2')."
+    location, note = caught.value.__notes__
+    assert location == "In tool 'boom' (call 'call_2')."
     assert "'untidy'" in note
     assert "'call_1'" in note
     assert "while cleaning up" in note
@@ -196,14 +196,14 @@ async def test_the_end_of_a_call_is_raised_bare_where_nothing_is_handled(
 
 async def test_a_cancellation_is_the_callers_own_and_no_group() -> None:
     node = ToolNode([Recorder().tool("stuck", hang=True)])
-    seen: list[BaseException] = []
+    errors: list[BaseException] = []
     with anyio.move_on_after(1):
         try:
             await node.ainvoke(ask("stuck", "stuck", "stuck"))
         except BaseException as error:
-            seen.append(error)
+            errors.append(error)
             raise
-    assert type(seen[0]) is anyio.get_cancelled_exc_class()
+    assert type(errors[0]) is anyio.get_cancelled_exc_class()
 
 
 @pytest.mark.backends("asyncio")

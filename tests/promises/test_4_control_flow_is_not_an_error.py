@@ -41,7 +41,7 @@ def raising(error: Exception, *, sync: bool = False) -> StructuredTool:
     return make(signal)
 
 
-def swallowed(request: Any) -> ToolMessage:
+def message_for(request: Any) -> ToolMessage:
     return ToolMessage("swallowed", tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
 
 
@@ -49,27 +49,27 @@ class Swallow:
     """Wrappers that catch every exception, answer with a message, and record the exception."""
 
     def __init__(self) -> None:
-        self.seen: list[BaseException] = []
+        self.errors: list[BaseException] = []
 
     def sync(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         try:
             return execute(request)
         except Exception as error:
-            self.seen.append(error)
-            return swallowed(request)
+            self.errors.append(error)
+            return message_for(request)
 
     async def asynchronous(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         try:
             return await execute(request)
         except Exception as error:
-            self.seen.append(error)
-            return swallowed(request)
+            self.errors.append(error)
+            return message_for(request)
 
     async def translating(self, request: Any, execute: Callable[[Any], Any]) -> Any:
         try:
             return await execute(request)
         except Exception as error:
-            self.seen.append(error)
+            self.errors.append(error)
             raise RuntimeError("something went wrong") from error
 
     async def retrying(self, request: Any, execute: Callable[[Any], Any]) -> Any:
@@ -77,8 +77,8 @@ class Swallow:
             try:
                 return await execute(request)
             except Exception as error:
-                self.seen.append(error)
-        return swallowed(request)
+                self.errors.append(error)
+        return message_for(request)
 
 
 def options_of(kind: str, swallow: Swallow) -> dict[str, Any]:
@@ -173,10 +173,10 @@ async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: st
         return f"they said {interrupt('which?')}"
 
     node = ToolNode([make(ask)], timeout=2, middleware=[passing, slow] if outside else [slow])
-    with pytest.raises(CallsInterrupted) as asked:
+    with pytest.raises(CallsInterrupted) as caught:
         await node.ainvoke([calls("ask")])
-    [question] = asked.value.interrupts
-    answered = await node.ainvoke([calls("ask")], ledger=asked.value.ledger, resume={question.id: "this"})
+    [question] = caught.value.interrupts
+    answered = await node.ainvoke([calls("ask")], ledger=caught.value.ledger, resume={question.id: "this"})
     assert question.value == "which?"
     assert [message.content for message in answered] == ["they said this"]
 
@@ -186,13 +186,13 @@ async def test_a_question_is_not_lost_to_middleware_that_takes_too_long(late: st
 async def test_a_wrapper_may_ask_itself(sync: bool) -> None:
     rec = Recorder()
 
-    def approved(request: Any, execute: Callable[[Any], Any]) -> Any:
-        return execute(request) if interrupt("may I?") == "yes" else swallowed(request)
+    def approve(request: Any, execute: Callable[[Any], Any]) -> Any:
+        return execute(request) if interrupt("may I?") == "yes" else message_for(request)
 
-    async def aapproved(request: Any, execute: Callable[[Any], Any]) -> Any:
-        return await execute(request) if interrupt("may I?") == "yes" else swallowed(request)
+    async def aapprove(request: Any, execute: Callable[[Any], Any]) -> Any:
+        return await execute(request) if interrupt("may I?") == "yes" else message_for(request)
 
-    wrapper = {"wrap_tool_call": approved} if sync else {"awrap_tool_call": aapproved}
+    wrapper = {"wrap_tool_call": approve} if sync else {"awrap_tool_call": aapprove}
     node = ToolNode([rec.tool("act")], handle_tool_errors=True, **wrapper)
     for answer, result, runs in (("no", "swallowed", 0), ("yes", "act", 1)):
         with pytest.raises(CallsInterrupted) as caught:
@@ -238,7 +238,7 @@ async def test_cancellation_passes_error_handling_and_wrappers(handling: str, wr
         finished = True
     assert scope.cancelled_caught
     assert not finished
-    assert swallow.seen == []
+    assert swallow.errors == []
     assert (rec.count("started"), rec.count("cancelled"), rec.running) == (2, 2, 0)
 
 

@@ -147,13 +147,13 @@ def quick() -> Iterator[Run]:
         yield runner
 
 
-def both(work: Callable[..., Any]) -> Any:
+def both(node_function: Callable[..., Any]) -> Any:
     """A node for `invoke` and `ainvoke`, because LangGraph needs a sync function for `invoke`."""
 
     def sync(state: State, config: RunnableConfig) -> Any:
-        return asyncio.run(work(state, config))
+        return asyncio.run(node_function(state, config))
 
-    return RunnableLambda(sync, afunc=work)
+    return RunnableLambda(sync, afunc=node_function)
 
 
 def ids(state: Any) -> dict[Any, str]:
@@ -166,15 +166,15 @@ def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
     node = ToolNode([asking.tool(sync=sync)])
     build = graphs_of(node)
     state = run(build, starting(("a", 1), ("b", 2), ("plain", 0), ("c", 1)))
-    named = ids(state)
-    assert list(named) == ["a?0", "b?0", "c?0"]
-    assert len(set(named.values())) == 3
-    state = run(build, Command(resume={named["c?0"]: "C"}))
-    assert ids(state) == {"a?0": named["a?0"], "b?0": named["b?0"]}
+    question_ids = ids(state)
+    assert list(question_ids) == ["a?0", "b?0", "c?0"]
+    assert len(set(question_ids.values())) == 3
+    state = run(build, Command(resume={question_ids["c?0"]: "C"}))
+    assert ids(state) == {"a?0": question_ids["a?0"], "b?0": question_ids["b?0"]}
     assert asking.runs == {"a": 1, "b": 1, "plain": 1, "c": 2}
-    state = run(build, Command(resume={named["b?0"]: 1}))
+    state = run(build, Command(resume={question_ids["b?0"]: 1}))
     assert list(ids(state)) == ["a?0", "b?1"]
-    state = run(build, Command(resume={named["a?0"]: "A"}))
+    state = run(build, Command(resume={question_ids["a?0"]: "A"}))
     assert list(ids(state)) == ["b?1"]
     state = run(build, Command(resume=2))
     assert results(state) == ["a got ['A']", "b got [1, 2]", "plain got []", "c got ['C']"]
@@ -185,29 +185,29 @@ def test_answers_by_id_one_after_the_other(run: Run, sync: bool) -> None:
 def test_the_timing_of_the_calls_does_not_change_who_gets_the_answer(quick: Run) -> None:
     """Promise 5: LangGraph hands answers out in order of arrival, and so may give them to the wrong call."""
     asking = Asking()
-    first = graphs_of(ToolNode([asking.tool(seconds=lambda who: {"a": 0.0, "b": 0.1}[who])]))
-    second = graphs_of(ToolNode([asking.tool(seconds=lambda who: {"a": 0.1, "b": 0.0}[who])]))
-    named = ids(quick(first, starting(("a", 2), ("b", 2))))
-    named = ids(quick(second, Command(resume={named["a?0"]: "A", named["b?0"]: "B"})))
-    state = quick(first, Command(resume={named["a?1"]: "AA", named["b?1"]: "BB"}))
+    first = graphs_of(ToolNode([asking.tool(seconds=lambda name: {"a": 0.0, "b": 0.1}[name])]))
+    second = graphs_of(ToolNode([asking.tool(seconds=lambda name: {"a": 0.1, "b": 0.0}[name])]))
+    question_ids = ids(quick(first, starting(("a", 2), ("b", 2))))
+    question_ids = ids(quick(second, Command(resume={question_ids["a?0"]: "A", question_ids["b?0"]: "B"})))
+    state = quick(first, Command(resume={question_ids["a?1"]: "AA", question_ids["b?1"]: "BB"}))
     assert results(state) == ["a got ['A', 'AA']", "b got ['B', 'BB']"]
 
 
 def test_an_id_that_is_not_open_changes_nothing(quick: Run) -> None:
     asking, build = asking_graphs()
-    named = ids(quick(build, starting(("a", 1), ("b", 1))))
+    question_ids = ids(quick(build, starting(("a", 1), ("b", 1))))
     state = quick(build, Command(resume={"f" * 32: "x"}))
-    assert ids(state) == named
+    assert ids(state) == question_ids
     assert asking.runs == {"a": 1, "b": 1}
 
 
 def test_a_plain_answer_to_two_questions_is_refused_by_langgraph(quick: Run) -> None:
     asking, build = asking_graphs()
-    named = ids(quick(build, starting(("a", 1), ("b", 1))))
+    question_ids = ids(quick(build, starting(("a", 1), ("b", 1))))
     with pytest.raises(RuntimeError, match="multiple pending interrupts"):
         quick(build, Command(resume="x"))
     assert asking.runs == {"a": 1, "b": 1}
-    state = quick(build, Command(resume={i: value for value, i in named.items()}))
+    state = quick(build, Command(resume={i: value for value, i in question_ids.items()}))
     assert results(state) == ["a got ['a?0']", "b got ['b?0']"]
 
 
@@ -216,14 +216,14 @@ def test_strict_resume_knows_our_questions(run: Run) -> None:
     node = ToolNode([asking.tool()])
     strict = {"__pregel_strict_resume": True}
     build = graphs_of(node)
-    named = ids(run(build, starting(("a", 1), ("b", 2)), **strict))
-    for wrong in ({"f" * 32: "x"}, {named["a?0"]: "A", "f" * 32: "x"}, {}, "plain"):
+    question_ids = ids(run(build, starting(("a", 1), ("b", 2)), **strict))
+    for wrong in ({"f" * 32: "x"}, {question_ids["a?0"]: "A", "f" * 32: "x"}, {}, "plain"):
         with pytest.raises(UnknownInterruptError):
             run(build, Command(resume=wrong), **strict)
-    state = run(build, Command(resume={named["b?0"]: 1}), **strict)
+    state = run(build, Command(resume={question_ids["b?0"]: 1}), **strict)
     with pytest.raises(UnknownInterruptError):
-        run(build, Command(resume={named["b?0"]: "again"}), **strict)
-    answers = {named["a?0"]: "A", ids(state)["b?1"]: 2}
+        run(build, Command(resume={question_ids["b?0"]: "again"}), **strict)
+    answers = {question_ids["a?0"]: "A", ids(state)["b?1"]: 2}
     state = run(build, Command(resume=answers), **strict)
     assert results(state) == ["a got ['A']", "b got [1, 2]"]
     assert asking.runs == {"a": 2, "b": 3}
@@ -231,8 +231,8 @@ def test_strict_resume_knows_our_questions(run: Run) -> None:
 
 def test_a_resume_without_an_answer_asks_the_same_again(run: Run) -> None:
     asking, build = asking_graphs()
-    named = ids(run(build, starting(("a", 1), ("plain", 0), ("b", 1))))
-    assert ids(run(build, None)) == named
+    question_ids = ids(run(build, starting(("a", 1), ("plain", 0), ("b", 1))))
+    assert ids(run(build, None)) == question_ids
     assert asking.runs == {"a": 1, "plain": 1, "b": 1}
 
 
@@ -251,28 +251,30 @@ def around(node: ToolNode, log: Counter[str], *, before: bool, after: bool) -> C
 
 @pytest.mark.parametrize("quiet", [False, True], ids=["asking batch", "quiet batch"])
 @pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
-@pytest.mark.parametrize("how", ["plain", "by id"])
-def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: bool, quiet: bool, tmp_path: Path) -> None:
+@pytest.mark.parametrize("resume_form", ["plain", "by id"])
+def test_questions_of_the_node_around_a_batch(
+    resume_form: str, before: bool, after: bool, quiet: bool, tmp_path: Path
+) -> None:
     asking, log = Asking(), Counter[str]()
-    work = around(ToolNode([asking.tool()]), log, before=before, after=after)
+    node = around(ToolNode([asking.tool()]), log, before=before, after=after)
     number = 0 if quiet else 1
     saver_path = str(tmp_path / "c.db")
     with async_runner(lambda: AsyncSqliteSaver.from_conn_string(saver_path)) as run:
-        build = graphs_of(work)
+        build = graphs_of(node)
 
         def answer(state: Any, question: str) -> Any:
             assert list(ids(state)) == [question]
             resume: Any = f"to {question}"
-            return run(build, Command(resume=resume if how == "plain" else {ids(state)[question]: resume}))
+            return run(build, Command(resume=resume if resume_form == "plain" else {ids(state)[question]: resume}))
 
         state = run(build, starting(("a", number), ("plain", 0), ("b", number)))
         if before:
             assert asking.runs == {}
             state = answer(state, "before?")
         if not quiet:
-            named = ids(state)
-            assert list(named) == ["a?0", "b?0"]
-            state = run(build, Command(resume={named["b?0"]: "B"}))
+            question_ids = ids(state)
+            assert list(question_ids) == ["a?0", "b?0"]
+            state = run(build, Command(resume={question_ids["b?0"]: "B"}))
             state = answer(state, "a?0")
         if after:
             state = answer(state, "after?")
@@ -280,28 +282,30 @@ def test_questions_of_the_node_around_a_batch(how: str, before: bool, after: boo
     if not quiet:
         expected = ["a got ['to a?0']", "plain got []", "b got ['B']"]
     assert results(state) == expected
-    assert state["notes"] == [f"{when}: to {when}?" for when, asked in (("before", before), ("after", after)) if asked]
+    assert state["notes"] == [
+        f"{when}: to {when}?" for when, is_asked in (("before", before), ("after", after)) if is_asked
+    ]
     assert asking.runs == {"a": number + 1, "plain": 1, "b": number + 1}
 
 
 def test_questions_of_two_batches_with_the_same_ids_in_one_node(run: Run) -> None:
-    more = [tool_call("ask", "z", who="b2")]
+    extra_calls = [tool_call("ask", "z", who="b2")]
     asking = Asking()
     node = ToolNode([asking.tool()])
 
     async def work(state: State, config: RunnableConfig) -> Any:
-        found: list[str] = []
+        contents: list[str] = []
         for query in "12":
-            asked = [tool_call("ask", "x", who=f"a{query}"), tool_call("ask", "y", who=f"p{query}", questions=0)]
-            batch = calls(*asked, *more[: query == "2"])
-            found += [message.content for message in await node.ainvoke([batch], config)]
-        return {"notes": found}
+            tool_calls = [tool_call("ask", "x", who=f"a{query}"), tool_call("ask", "y", who=f"p{query}", questions=0)]
+            batch = calls(*tool_calls, *extra_calls[: query == "2"])
+            contents += [message.content for message in await node.ainvoke([batch], config)]
+        return {"notes": contents}
 
     build = graphs_of(both(work))
     assert list(ids(run(build, {"messages": [HumanMessage("go")]}))) == ["a1?0"]
-    named = ids(run(build, Command(resume="one")))
-    assert list(named) == ["a2?0", "b2?0"]
-    assert ids(run(build, Command(resume={named["b2?0"]: "B"}))) == {"a2?0": named["a2?0"]}
+    question_ids = ids(run(build, Command(resume="one")))
+    assert list(question_ids) == ["a2?0", "b2?0"]
+    assert ids(run(build, Command(resume={question_ids["b2?0"]: "B"}))) == {"a2?0": question_ids["a2?0"]}
     state = run(build, Command(resume="two"))
     assert state["notes"] == ["a1 got ['one']", "p1 got []", "a2 got ['two']", "p2 got []", "b2 got ['B']"]
     assert asking.runs == {"a1": 2, "p1": 1, "a2": 2, "p2": 1, "b2": 2}
@@ -324,23 +328,23 @@ def test_a_retried_node_runs_what_failed_and_nothing_else(run: Run) -> None:
 @pytest.mark.parametrize("nested", [False, True])
 def test_after_a_kill_unfinished_calls_run_and_open_questions_are_asked(nested: bool) -> None:
     """Promise 10: the next process continues from the data that was stored while a call was running."""
-    asking, saver, left = Asking(), InMemorySaver(), list[InMemorySaver]()
+    asking, saver, saver_copies = Asking(), InMemorySaver(), list[InMemorySaver]()
 
     async def deadly() -> str:
         asking.runs["deadly"] += 1
-        if not left:
+        if not saver_copies:
             await asyncio.sleep(0.3)  # until the results of the others are stored
-            left.append(copy_of(saver))
+            saver_copies.append(copy_of(saver))
         return "alive"
 
     node = ToolNode([asking.tool(), make(deadly)])
     build = graphs_of(graph_of(node, None) if nested else node)
     message = calls(*asks(("p", 0), ("a", 1)).tool_calls, tool_call("deadly", "id-x"), *asks(("q", 0)).tool_calls)
     build(saver).invoke({"messages": [message]}, CONFIG)
-    state = build(left[0]).invoke(None, CONFIG)
+    state = build(saver_copies[0]).invoke(None, CONFIG)
     assert list(ids(state)) == ["a?0"]
     assert asking.runs == {"p": 1, "a": 1, "q": 1, "deadly": 2}
-    state = build(left[0]).invoke(Command(resume="A"), CONFIG)
+    state = build(saver_copies[0]).invoke(Command(resume="A"), CONFIG)
     assert results(state) == ["p got []", "a got ['A']", "alive", "q got []"]
     assert asking.runs == {"p": 1, "a": 2, "q": 1, "deadly": 2}
 
@@ -394,9 +398,9 @@ def test_a_graph_as_a_tool_asks_through_the_call(run: Run, sync: bool, request: 
     assert [question.value for question in questions] == ["inner?", "inner?"]
     assert questions[0].id != questions[1].id
     state = run(build, Command(resume={questions[1].id: "Y inside"}))
-    named = ids(state)
-    assert list(named) == ["inner?", "y?"]
-    state = run(build, Command(resume={named["inner?"]: "X inside", named["y?"]: "Y"}))
+    question_ids = ids(state)
+    assert list(question_ids) == ["inner?", "y?"]
+    state = run(build, Command(resume={question_ids["inner?"]: "X inside", question_ids["y?"]: "Y"}))
     state = run(build, Command(resume={ids(state)["x?"]: "X"}))
     assert results(state) == ["['x', 'first', 'second: X inside'] X", "['y', 'first', 'second: Y inside'] Y"]
     assert log["first"] == 2
@@ -421,13 +425,13 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
         await inner.ainvoke({"notes": []})
         raise AssertionError("the graph has left")
 
-    whole: Any = StateGraph(State)
-    whole.add_node("tools", ToolNode([delegate]))
-    whole.add_node("elsewhere", lambda state: {"notes": ["elsewhere"]})
-    whole.add_edge(START, "tools")
+    outer_builder: Any = StateGraph(State)
+    outer_builder.add_node("tools", ToolNode([delegate]))
+    outer_builder.add_node("elsewhere", lambda state: {"notes": ["elsewhere"]})
+    outer_builder.add_edge(START, "tools")
 
     def build(saver: Any) -> Any:
-        return whole.compile(checkpointer=saver)
+        return outer_builder.compile(checkpointer=saver)
 
     state = run(build, {"messages": [calls("delegate")]})
     assert list(ids(state)) == ["leave?"]
@@ -437,16 +441,16 @@ def test_a_command_for_the_parent_from_a_graph_in_a_tool(run: Run, request: pyte
 
 def test_a_fork_runs_everything_again() -> None:
     asking, graph = asking_graph()
-    named = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), CONFIG))
-    graph.invoke(Command(resume={named["a?0"]: "A"}), CONFIG)
-    graph.invoke(Command(resume={named["b?0"]: "B"}), CONFIG)
+    question_ids = ids(graph.invoke(starting(("a", 1), ("p", 0), ("b", 1)), CONFIG))
+    graph.invoke(Command(resume={question_ids["a?0"]: "A"}), CONFIG)
+    graph.invoke(Command(resume={question_ids["b?0"]: "B"}), CONFIG)
     runs = asking.runs.copy()
     before = next(state for state in graph.get_state_history(CONFIG) if state.next == ("tools",))
     fork = graph.update_state(before.config, {"notes": ["forked"]}, as_node="__start__")
     state = graph.invoke(None, fork)
     forked = ids(state)
     assert list(forked) == ["a?0", "b?0"]
-    assert not set(forked.values()) & set(named.values())
+    assert not set(forked.values()) & set(question_ids.values())
     assert asking.runs - runs == {"a": 1, "p": 1, "b": 1}
     state = graph.invoke(Command(resume={forked["a?0"]: "AA", forked["b?0"]: "BB"}), CONFIG)
     assert results(state) == ["a got ['AA']", "p got []", "b got ['BB']"]
@@ -489,11 +493,11 @@ SHAPES: dict[str, Callable[[Asking], tuple[Callable[[Any], Any], Any]]] = {
 IN_TURN = ("a", 2), ("p", 0), ("b", 1)
 
 
-def answered_in_turn(asking: Asking, run: Callable[[Any], Any], given: Any) -> Any:
+def answer_in_turn(asking: Asking, run: Callable[[Any], Any], graph_input: Any) -> Any:
     """Answer b by its id, and both questions of a plainly; finished and unanswered calls must not run again."""
-    named = ids(run(given))
-    assert sorted(named) == ["a?0", "b?0"]
-    assert ids(run(Command(resume={named["b?0"]: "B"}))) == {"a?0": named["a?0"]}
+    question_ids = ids(run(graph_input))
+    assert sorted(question_ids) == ["a?0", "b?0"]
+    assert ids(run(Command(resume={question_ids["b?0"]: "B"}))) == {"a?0": question_ids["a?0"]}
     assert list(ids(run(Command(resume=1)))) == ["a?1"]
     state = run(Command(resume=2))
     assert sorted(results(state)) == ["a got [1, 2]", "b got ['B']", "p got []"]
@@ -505,43 +509,45 @@ def answered_in_turn(asking: Asking, run: Callable[[Any], Any], given: Any) -> A
 @pytest.mark.parametrize("shape", SHAPES)
 def test_answers_in_turn_in_a_graph_of_any_shape(run: Run, shape: str) -> None:
     asking = Asking()
-    build, given = SHAPES[shape](asking)
-    state = answered_in_turn(asking, partial(run, build), given)
+    build, graph_input = SHAPES[shape](asking)
+    state = answer_in_turn(asking, partial(run, build), graph_input)
     assert "agent" not in shape or state["messages"][-1].content == "done"
 
 
 @pytest.mark.parametrize("durability", ["sync", "async", "exit"])
 def test_answers_in_turn_with_any_durability(durability: Any) -> None:
     asking, graph = asking_graph()
-    answered_in_turn(asking, lambda given: graph.invoke(given, CONFIG, durability=durability), starting(*IN_TURN))
+    answer_in_turn(
+        asking, lambda graph_input: graph.invoke(graph_input, CONFIG, durability=durability), starting(*IN_TURN)
+    )
 
 
-@pytest.mark.parametrize(("how", "questions"), [("plain", 1), ("by id", 1), ("plain", 2)])
-def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, how: str, questions: int) -> None:
+@pytest.mark.parametrize(("resume_form", "questions"), [("plain", 1), ("by id", 1), ("plain", 2)])
+def test_a_thread_that_waits_since_langgraphs_own_node(run: Run, resume_form: str, questions: int) -> None:
     asking = Asking()
-    theirs, ours = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
-    state = run(graphs_of(theirs), starting(("a", questions)))
+    langgraph_node, callboard_node = LangGraphToolNode([asking.tool(sync=True)]), ToolNode([asking.tool(sync=True)])
+    state = run(graphs_of(langgraph_node), starting(("a", questions)))
     for number in range(questions):
         (question,) = state["__interrupt__"]
         assert question.value == f"a?{number}"
-        node = ours if number == questions - 1 else theirs
-        state = run(graphs_of(node), Command(resume=number if how == "plain" else {question.id: number}))
+        node = callboard_node if number == questions - 1 else langgraph_node
+        state = run(graphs_of(node), Command(resume=number if resume_form == "plain" else {question.id: number}))
     assert results(state) == [f"a got {list(range(questions))}"]
 
 
 def test_without_a_checkpointer_the_questions_come_and_nothing_is_stored() -> None:
     asking = Asking()
     graph = graph_of(ToolNode([asking.tool()]), None)
-    named = ids(graph.invoke(starting(("a", 1), ("b", 1))))
-    assert list(named) == ["a?0", "b?0"]
+    question_ids = ids(graph.invoke(starting(("a", 1), ("b", 1))))
+    assert list(question_ids) == ["a?0", "b?0"]
 
 
 def test_a_finished_batch_leaves_no_resume_slot_for_the_next_one() -> None:
     asking, graph = asking_graph()
     for turn in range(2):
         value = {"messages": [HumanMessage("go"), asks(("a", 1), message_id=f"ai-{turn}")]}
-        named = ids(graph.invoke(value, CONFIG))
-        assert list(named) == ["a?0"]
+        question_ids = ids(graph.invoke(value, CONFIG))
+        assert list(question_ids) == ["a?0"]
         state = graph.invoke(Command(resume=f"A{turn}"), CONFIG)
         assert results(state)[-1] == f"a got ['A{turn}']"
     assert asking.runs == {"a": 4}

@@ -26,14 +26,14 @@ from callboard import (
 from callboard.extend import run_on_asyncio
 from callboard.middleware import Retry
 from callboard.testing import Recorder, calls
-from tests.helpers import ask, ended, make, make_sync
+from tests.helpers import ask, ending_of, make, make_sync
 
 WAIT = 1000
 pytestmark = pytest.mark.hangs_after(WAIT)
 
 
-def silent(idle_timeout: float, **more: object) -> dict[str, CallPolicy]:
-    return {"work": CallPolicy(idle_timeout=idle_timeout, **more)}  # type: ignore[arg-type]
+def silent(idle_timeout: float, **options: object) -> dict[str, CallPolicy]:
+    return {"work": CallPolicy(idle_timeout=idle_timeout, **options)}  # type: ignore[arg-type]
 
 
 def working(*pauses: float, then: str = "done") -> Callable[[], Awaitable[str]]:
@@ -74,13 +74,15 @@ async def test_without_handling_the_error_says_that_it_was_idle() -> None:
 
 
 @pytest.mark.parametrize(
-    ("timeout", "said"), [(None, "done"), (5.5, "Error: Tool 'work' did not finish within its timeout of 5.5 s.")]
+    ("timeout", "expected"), [(None, "done"), (5.5, "Error: Tool 'work' did not finish within its timeout of 5.5 s.")]
 )
-async def test_progress_keeps_an_attempt_alive_up_to_the_timeout_of_its_node(timeout: float | None, said: str) -> None:
+async def test_progress_keeps_an_attempt_alive_up_to_the_timeout_of_its_node(
+    timeout: float | None, expected: str
+) -> None:
     """Promise 6: a crawl may take an hour, as long as it reports progress now and then."""
     node = ToolNode([make(working(*[0.9] * 1000), "work")], timeout=timeout, policies=silent(1))
     [message] = await node.ainvoke(ask("work"))
-    assert message.content == said
+    assert message.content == expected
 
 
 @given(
@@ -127,7 +129,7 @@ async def test_where_signs_come_often_it_ends_a_moment_late_and_never_early(
         assert "idle" not in message.additional_kwargs["callboard"]
     else:
         assert earliest - 1e-6 <= took <= min(earliest + 0.05, timeout or math.inf) + 1e-6
-        assert ended(message) == "timeout"
+        assert ending_of(message) == "timeout"
 
 
 async def test_the_idle_timeout_begins_with_the_body_and_anew_with_each_attempt() -> None:
@@ -136,26 +138,26 @@ async def test_the_idle_timeout_begins_with_the_body_and_anew_with_each_attempt(
     retry = Retry(attempts=2, initial=0.0)
     node = ToolNode([rec.tool("work", seconds=4)], policies={"work": policy}, middleware=[retry])
     messages = await node.ainvoke(ask("work", "work"))
-    assert [ended(message) for message in messages] == ["timeout", "timeout"]
+    assert [ending_of(message) for message in messages] == ["timeout", "timeout"]
     assert sorted(rec.times("cancelled")) == pytest.approx([3, 6, 9, 12])
 
 
 async def test_remaining_counts_the_idle_timeout() -> None:
-    seen: list[float] = []
+    remaining_times: list[float] = []
 
     async def work() -> str:
-        seen.append(remaining())
+        remaining_times.append(remaining())
         await anyio.sleep(3)
-        seen.append(remaining())
+        remaining_times.append(remaining())
         progress()
-        seen.append(remaining())
+        remaining_times.append(remaining())
         await anyio.sleep(4)
         progress()
-        seen.append(remaining())
+        remaining_times.append(remaining())
         return "done"
 
     await ToolNode([make(work)], policies=silent(5, timeout=10)).ainvoke(ask("work"))
-    assert seen == pytest.approx([5, 2, 5, 3])
+    assert remaining_times == pytest.approx([5, 2, 5, 3])
 
 
 async def test_progress_in_a_clean_up_puts_nothing_off() -> None:
@@ -207,14 +209,14 @@ async def test_an_idle_call_within_ends_alone() -> None:
 
 
 async def test_calls_within_read_what_is_left_of_the_silence_around_them() -> None:
-    seen: list[float] = []
+    remaining_times: list[float] = []
 
     async def steady() -> str:
         for _ in range(4):
-            seen.append(remaining())
+            remaining_times.append(remaining())
             await anyio.sleep(3)
             progress()
-            seen.append(remaining())
+            remaining_times.append(remaining())
         return "done"
 
     inner = ToolNode([make(steady)])
@@ -225,7 +227,7 @@ async def test_calls_within_read_what_is_left_of_the_silence_around_them() -> No
         return "done"
 
     await ToolNode([make(work)], policies=silent(4, timeout=12)).ainvoke(ask("work"))
-    assert seen[:7] == pytest.approx([4, 4, 4, 4, 4, 2, 2])
+    assert remaining_times[:7] == pytest.approx([4, 4, 4, 4, 4, 2, 2])
 
 
 async def test_a_task_that_works_on_behalf_of_a_call_keeps_it_alive() -> None:
@@ -287,23 +289,23 @@ async def test_a_sync_tool_is_kept_alive_from_its_thread() -> None:
 @pytest.mark.real_clock
 async def test_a_silent_sync_tool_is_given_up_and_its_thread_reports_no_more() -> None:
     """Promise 6: a thread cannot be stopped, but its reports after its call's end are ignored."""
-    release, told = threading.Event(), threading.Event()
+    release, has_reported = threading.Event(), threading.Event()
 
     def work() -> str:
         release.wait(20)
         progress("far too late")
-        told.set()
+        has_reported.set()
         return "late"
 
     inner = ToolNode([make_sync(work)], policies=silent(0.2))
 
     async def outer() -> str:
         [message] = await inner.ainvoke(ask("work"))
-        left = remaining()
+        time_left = remaining()
         release.set()
-        await anyio.to_thread.run_sync(told.wait, 20)
+        await anyio.to_thread.run_sync(has_reported.wait, 20)
         await anyio.sleep(0)
-        assert remaining() <= left  # a sign of life would have restarted the 30 s
+        assert remaining() <= time_left  # a sign of life would have restarted the 30 s
         return str(message.content)
 
     policies = {"outer": CallPolicy(idle_timeout=30)}
@@ -335,9 +337,9 @@ async def test_a_hold_of_the_loop_is_blamed_if_it_came_after_the_last_sign_of_li
     node = ToolNode([make(blocking), make(working(sign, 100), "work")], policies=silent(idle_timeout))
     with pytest.warns(LoopBlockedWarning):
         messages = await node.ainvoke([calls("blocking", "work")])
-    said, _, more = messages[1].content.partition(f"gave no sign of life for {idle_timeout} s.")
-    assert said == "Error: Tool 'work' was given up: it "
-    assert more.startswith(" Meanwhile tool 'blocking' (call 'call_1') held") if blamed else more == ""
+    beginning, _, ending = messages[1].content.partition(f"gave no sign of life for {idle_timeout} s.")
+    assert beginning == "Error: Tool 'work' was given up: it "
+    assert ending.startswith(" Meanwhile tool 'blocking' (call 'call_1') held") if blamed else ending == ""
 
 
 async def test_the_middleware_around_has_no_idle_timeout() -> None:

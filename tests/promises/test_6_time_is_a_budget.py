@@ -17,7 +17,7 @@ from callboard import CallPolicy, CallTimeoutError, DeadlineExceededError, Limit
 from callboard.extend import waiting
 from callboard.middleware import Retry
 from callboard.testing import Recorder
-from tests.helpers import ask, ended, make, make_sync
+from tests.helpers import ask, ending_of, make, make_sync
 
 
 class Stopwatch:
@@ -50,7 +50,7 @@ async def test_each_tool_has_its_own_timeout() -> None:
     )
     watch = Stopwatch()
     messages = await node.ainvoke(ask("one", "three", "twenty"))
-    assert [ended(message) for message in messages] == ["timeout", "timeout", None]
+    assert [ending_of(message) for message in messages] == ["timeout", "timeout", None]
     assert sorted(rec.times("cancelled")) == pytest.approx([1, 3])
     assert watch.seconds == pytest.approx(10)
 
@@ -61,7 +61,7 @@ async def test_a_body_ends_by_itself_or_exactly_at_its_timeout(seconds: float, t
     watch = Stopwatch()
     [message] = await node.ainvoke(ask("slow"))
     if abs(seconds - timeout) > 1e-6:
-        assert ended(message) == (None if seconds < timeout else "timeout")
+        assert ending_of(message) == (None if seconds < timeout else "timeout")
     assert watch.seconds == pytest.approx(min(seconds, timeout))
 
 
@@ -89,13 +89,13 @@ async def test_each_attempt_has_the_whole_timeout() -> None:
     )
     watch = Stopwatch()
     [message] = await node.ainvoke(ask("stuck"))
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"
     # The handler above is for CallTimeoutError, so `execute` returns a message and no further attempt is made.
     assert watch.seconds == pytest.approx(2)
     node = ToolNode([rec.tool("stuck", hang=True)], timeout=2, awrap_tool_call=retry)
     watch = Stopwatch()
     [message] = await node.ainvoke(ask("stuck"))
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"
     assert watch.seconds == pytest.approx(5)
 
 
@@ -105,7 +105,7 @@ async def test_the_queue_and_the_attempt_share_the_budget() -> None:
     node = ToolNode([rec.tool("slow", seconds=2)], policies={"slow": policy})
     watch = Stopwatch()
     messages = await node.ainvoke(ask(*["slow"] * 5))
-    assert [ended(message) for message in messages] == [None, None, *["deadline"] * 3]
+    assert [ending_of(message) for message in messages] == [None, None, *["deadline"] * 3]
     assert watch.seconds == pytest.approx(5)
     assert rec.times("started") == pytest.approx([0, 2, 4])
     texts = [message.content for message in messages[2:]]
@@ -121,7 +121,7 @@ async def test_waiting_for_the_rate_is_part_of_the_budget() -> None:
     policy = CallPolicy(budget=2.5, limit=Limit(rate=Rate(1, per=1.0)))
     node = ToolNode([rec.tool("quick")], policies={"quick": policy})
     messages = await node.ainvoke(ask(*["quick"] * 5))
-    assert [ended(message) for message in messages] == [None, None, None, "deadline", "deadline"]
+    assert [ending_of(message) for message in messages] == [None, None, None, "deadline", "deadline"]
     assert rec.times("started") == pytest.approx([0, 1, 2])
 
 
@@ -147,19 +147,19 @@ async def test_the_nearer_of_timeout_and_budget_ends_a_call() -> None:
     policies = {"a": CallPolicy(timeout=1, budget=3), "b": CallPolicy(timeout=3, budget=1)}
     node = ToolNode([rec.tool("a", hang=True), rec.tool("b", hang=True)], policies=policies)
     messages = await node.ainvoke(ask("a", "b"))
-    assert [ended(message) for message in messages] == ["timeout", "deadline"]
+    assert [ending_of(message) for message in messages] == ["timeout", "deadline"]
     assert rec.times("cancelled") == pytest.approx([1, 1])
 
 
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_an_async_tool_what_is_left() -> None:
-    seen: list[tuple[str, float]] = []
+    remaining_times: list[tuple[str, float]] = []
 
     def looker(name: str) -> StructuredTool:
         async def body() -> None:
-            seen.append((name, remaining()))
+            remaining_times.append((name, remaining()))
             await anyio.sleep(1)
-            seen.append((name, remaining()))
+            remaining_times.append((name, remaining()))
 
         return make(body, name)
 
@@ -174,23 +174,23 @@ async def test_remaining_tells_an_async_tool_what_is_left() -> None:
     )
     # Each call waits one second for the call before it.
     await node.ainvoke(ask("free", "timed", "budget", "both"))
-    left = {name: [s for n, s in seen if n == name] for name in ("free", "timed", "budget", "both")}
-    assert left["timed"] == pytest.approx([4, 3])
-    assert left["budget"] == pytest.approx([3, 2])
-    assert left["both"] == pytest.approx([3.5, 2.5])
+    times_by_name = {name: [s for n, s in remaining_times if n == name] for name in ("free", "timed", "budget", "both")}
+    assert times_by_name["timed"] == pytest.approx([4, 3])
+    assert times_by_name["budget"] == pytest.approx([3, 2])
+    assert times_by_name["both"] == pytest.approx([3.5, 2.5])
 
 
 async def test_remaining_knows_the_deadlines_of_the_scopes_around_the_node() -> None:
-    seen: list[float] = []
+    remaining_times: list[float] = []
 
     async def look() -> None:
-        seen.append(remaining())
+        remaining_times.append(remaining())
 
     with anyio.fail_after(30):
         await ToolNode([make(look)]).ainvoke(ask("look"))
         await ToolNode([make(look)], timeout=50).ainvoke(ask("look"))
         await ToolNode([make(look)], timeout=20).ainvoke(ask("look"))
-    assert seen == pytest.approx([30, 30, 20])
+    assert remaining_times == pytest.approx([30, 30, 20])
 
 
 async def test_remaining_without_a_call_or_an_end_is_infinite() -> None:
@@ -209,7 +209,7 @@ async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> No
     node = ToolNode([make(outer)], timeout=2)
     watch = Stopwatch()
     [message] = await node.ainvoke(ask("outer"))
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"
     assert "'outer'" in message.content
     assert watch.seconds == pytest.approx(2.5)
     assert (rec.count("cleaned up"), rec.running) == (2, 0)
@@ -218,15 +218,15 @@ async def test_an_outer_timeout_ends_the_inner_node_and_everything_in_it() -> No
 @pytest.mark.real_clock
 @pytest.mark.filterwarnings("ignore:.*timeout is never over:callboard.CallboardWarning")
 async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
-    seen: list[float] = []
+    remaining_times: list[float] = []
 
     async def leaf() -> None:
-        seen.append(remaining())
+        remaining_times.append(remaining())
 
     inner = ToolNode([make(leaf)])
 
     def outer() -> str:
-        seen.append(remaining())
+        remaining_times.append(remaining())
         inner.invoke(ask("leaf"))
         return "done"
 
@@ -234,9 +234,9 @@ async def test_remaining_tells_a_sync_tool_what_is_left() -> None:
     free = ToolNode([make_sync(outer)])
     await node.ainvoke(ask("outer"))
     await free.ainvoke(ask("outer"))
-    assert 19 < seen[0] <= 20.1  # a loop may round its time to milliseconds
-    assert 19 < seen[1] <= 20.1  # a loop may round its time to milliseconds
-    assert seen[2:] == [math.inf, math.inf]
+    assert 19 < remaining_times[0] <= 20.1  # a loop may round its time to milliseconds
+    assert 19 < remaining_times[1] <= 20.1  # a loop may round its time to milliseconds
+    assert remaining_times[2:] == [math.inf, math.inf]
 
 
 @pytest.mark.parametrize("policy", [CallPolicy(timeout=1), CallPolicy(budget=1)], ids=["timeout", "budget"])
@@ -299,7 +299,7 @@ async def test_a_middleware_that_hangs_ends_with_the_timeout_of_its_call(when: s
     watch = Stopwatch()
     [message] = await node.ainvoke(ask("work"))
     assert watch.seconds == pytest.approx(3.5 if when == "after" else 2)
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"
     assert message.content.endswith("its timeout of 2 s: the middleware around it took longer.")
     assert rec.count("started") == (1 if when == "after" else 0)
     assert rec.running == 0
@@ -340,9 +340,9 @@ async def test_the_timeout_of_a_middleware_starts_again_after_the_last_of_its_wa
 
 async def test_the_timeout_of_a_middleware_starts_again_after_the_answer_for_an_unknown_tool() -> None:
     async def asks_for_others(request: Any, execute: Callable[[object], Awaitable[ToolMessage]]) -> ToolMessage:
-        other = request.override(tool=None, tool_call={**request.tool_call, "name": "nope"})
+        unknown_request = request.override(tool=None, tool_call={**request.tool_call, "name": "nope"})
         for _ in range(4):
-            message = await execute(other)
+            message = await execute(unknown_request)
             await anyio.sleep(1.5)
         return message
 
@@ -428,4 +428,4 @@ async def test_a_middleware_that_hangs_over_an_error_message_ends_too() -> None:
 
     node = ToolNode([Recorder().tool("stuck", hang=True)], timeout=2, grace=1, middleware=[Stuck()])
     [message] = await node.ainvoke(ask("stuck"))
-    assert ended(message) == "timeout"
+    assert ending_of(message) == "timeout"

@@ -17,12 +17,12 @@ from langgraph.graph import END, START, MessagesState, StateGraph
 from callboard import CallPolicy, Limit, Rate, Statistics, ToolNode
 from callboard.testing import Recorder
 from callboard.tools import _node, _tool_batch
-from tests.helpers import ask, ended, make
+from tests.helpers import ask, ending_of, make
 
 IDLE = Statistics(running=0, waiting=0, abandoned_threads=0)
 
 
-def numbered(name: str, count: int) -> list[AIMessage]:
+def ask_numbered(name: str, count: int) -> list[AIMessage]:
     return ask(*[(name, {"query": str(n)}) for n in range(count)])
 
 
@@ -89,7 +89,7 @@ async def test_what_does_not_fit_into_the_queue_is_rejected() -> None:
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=64, queue=100))
     messages = await node.ainvoke(ask(*["work"] * 1_000))
     assert (rec.count("started"), rec.peak) == (164, 64)
-    assert [ended(message) for message in messages] == [None] * 164 + ["rejected"] * 836
+    assert [ending_of(message) for message in messages] == [None] * 164 + ["rejected"] * 836
     assert {message.status for message in messages[164:]} == {"error"}
     assert "was not started" in messages[-1].content
     assert "node 'tools' is full: 64 of 64 run, 100 wait" in messages[-1].content
@@ -125,7 +125,7 @@ async def test_a_queue_by_key_has_its_own_room_and_its_own_name() -> None:
     policy = CallPolicy(limit=Limit(concurrency=1, queue=1, key=by_query))
     node = ToolNode([rec.tool("fetch", seconds=1)], policies={"fetch": policy})
     messages = await node.ainvoke(ask(*[("fetch", {"query": host}) for host in "aaab"]))
-    assert [ended(message) for message in messages] == [None, None, "rejected", None]
+    assert [ending_of(message) for message in messages] == [None, None, "rejected", None]
     assert "'a'" in messages[2].content
 
 
@@ -216,7 +216,7 @@ async def test_a_rate_holds_in_any_window_for_any_arrivals(
 async def test_calls_under_a_rate_start_in_their_order_and_at_once_when_the_window_opens() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work")], policies={"work": CallPolicy(limit=Limit(rate=Rate(3, per=2.0)))})
-    await node.ainvoke(numbered("work", 8))
+    await node.ainvoke(ask_numbered("work", 8))
     assert rec.order == [f"work({n})" for n in range(8)]
     assert rec.times("started") == pytest.approx([0, 0, 0, 2, 2, 2, 4, 4])
 
@@ -232,7 +232,7 @@ async def test_a_rate_keeps_its_order_when_calls_come_together_out_of_a_second_q
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.ainvoke, ask(*["block"] * 8))
         await anyio.sleep(1)
-        await node.ainvoke(numbered("work", 8))
+        await node.ainvoke(ask_numbered("work", 8))
     assert_rate(rec.times("started", "work"), rate)
     assert [call for call in rec.order if call != "block"] == [f"work({n})" for n in range(8)]
 
@@ -261,7 +261,7 @@ async def test_any_mix_of_durations_is_served_in_order_and_as_early_as_possible(
     messages = await node.ainvoke(ask(*[("work", {"query": d}) for d in durations]))
     room = len(durations) if queue is None else width + queue
     admitted = durations[:room]
-    assert [ended(message) for message in messages] == [None] * len(admitted) + ["rejected"] * (
+    assert [ending_of(message) for message in messages] == [None] * len(admitted) + ["rejected"] * (
         len(durations) - len(admitted)
     )
     free = [0.0] * width
@@ -277,10 +277,10 @@ async def test_any_mix_of_durations_is_served_in_order_and_as_early_as_possible(
 async def test_max_concurrency_of_the_config_is_obeyed() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work", seconds=1)], limit=Limit(concurrency=5))
-    await node.ainvoke(numbered("work", 10), {"max_concurrency": 2})
+    await node.ainvoke(ask_numbered("work", 10), {"max_concurrency": 2})
     assert rec.peak == 2
     assert rec.order == [f"work({n})" for n in range(10)]
-    await node.ainvoke(numbered("work", 10))
+    await node.ainvoke(ask_numbered("work", 10))
     assert rec.peak == 5
 
 
@@ -329,12 +329,14 @@ def test_a_limit_holds_across_threads_and_event_loops(sync: bool) -> None:
     node = counting_node(counter, Limit(concurrency=3), sync=sync)
     batch = ask(*["work"] * 20)
 
-    async def bounded() -> None:
+    async def run_in_time() -> None:
         with anyio.fail_after(50):
             await node.ainvoke(batch)
 
     in_threads(
-        *[lambda: node.invoke(batch)] * 3, *[lambda: anyio.run(bounded)] * 2, lambda: anyio.run(bounded, backend="trio")
+        *[lambda: node.invoke(batch)] * 3,
+        *[lambda: anyio.run(run_in_time)] * 2,
+        lambda: anyio.run(run_in_time, backend="trio"),
     )
     assert counter.total == 120
     assert counter.peak == 3
@@ -344,10 +346,10 @@ def test_a_limit_holds_across_threads_and_event_loops(sync: bool) -> None:
 def test_a_waiter_whose_loop_ends_does_not_hold_up_the_others() -> None:
     counter = Counter()
     node = counting_node(counter, Limit(concurrency=1))
-    hold, held = threading.Event(), threading.Event()
+    hold, holder_runs = threading.Event(), threading.Event()
 
     async def holder() -> None:
-        held.set()
+        holder_runs.set()
         await anyio.to_thread.run_sync(hold.wait)
 
     node = ToolNode([make(holder), node.tools_by_name["work"]], limit=Limit(concurrency=1))
@@ -360,7 +362,7 @@ def test_a_waiter_whose_loop_ends_does_not_hold_up_the_others() -> None:
         node.invoke(ask("holder"))
 
     def waiting() -> None:
-        held.wait()
+        holder_runs.wait()
         for backend in ("asyncio", "trio"):
             anyio.run(give_up, backend=backend)
         hold.set()
@@ -377,11 +379,13 @@ def test_a_rate_holds_across_event_loops() -> None:
     node = counting_node(counter, Limit(rate=rate))
     batch = ask(*["work"] * 3)
 
-    async def bounded() -> None:
+    async def run_in_time() -> None:
         with anyio.fail_after(50):
             await node.ainvoke(batch)
 
-    in_threads(lambda: node.invoke(batch), lambda: asyncio.run(bounded()), lambda: anyio.run(bounded, backend="trio"))
+    in_threads(
+        lambda: node.invoke(batch), lambda: asyncio.run(run_in_time()), lambda: anyio.run(run_in_time, backend="trio")
+    )
     assert counter.total == 9
     assert_rate(counter.starts, rate, tolerance=0.05)
 

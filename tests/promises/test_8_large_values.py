@@ -72,7 +72,7 @@ def counting(onlooker: Onlooker) -> BaseTool:
 
         @field_validator("label", mode="before")
         @classmethod
-        def seen(cls, label: object) -> object:
+        def look_at_label(cls, label: object) -> object:
             onlooker.look()
             return label
 
@@ -170,13 +170,13 @@ async def test_a_person_is_asked_about_large_arguments_in_a_thread() -> None:
 async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     """Promise 8: computing the key of the cache must not take longer than the call."""
     threads: list[bool] = []
-    here = threading.get_ident()
+    loop_thread = threading.get_ident()
 
-    def seen(args: Any) -> str | None:
-        threads.append(threading.get_ident() != here)
+    def record_thread(args: Any) -> str | None:
+        threads.append(threading.get_ident() != loop_thread)
         return _canonical(args)
 
-    monkeypatch.setattr(_cache, "_canonical", seen)
+    monkeypatch.setattr(_cache, "_canonical", record_thread)
     tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
     node = ToolNode([tool], middleware=[Cache(["echo"])])
     first = await node.ainvoke([calls(("echo", {"values": LARGE}))])
@@ -185,10 +185,10 @@ async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytes
     assert threads == [True, True]
 
 
-def turns_while(work: Callable[[], object]) -> int:
+def turns_while(action: Callable[[], object]) -> int:
     """Return how often another thread makes a turn meanwhile."""
     done = threading.Event()
-    threading.Thread(target=lambda: (work(), done.set()), daemon=True).start()
+    threading.Thread(target=lambda: (action(), done.set()), daemon=True).start()
     turns, end = 0, time.monotonic() + 60
     while not done.is_set():
         assert time.monotonic() < end
@@ -213,7 +213,7 @@ PARTS = [*"\x1b][\\\x07\x9c\x9d\x9bPm \n\x90", "1;", "ab", "\x1b]0;", "\x1b\\"]
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=60))
 def test_pieces_change_nothing(parts: list[str]) -> None:
     text = "".join(parts)
-    whole = _text._without_sequences(text)
+    expected = _text._without_sequences(text)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(_text, "_PIECE", 3)
-        assert _text._without_sequences(text) == whole
+        assert _text._without_sequences(text) == expected

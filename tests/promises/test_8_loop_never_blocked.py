@@ -169,18 +169,18 @@ async def test_many_sync_tools_run_a_hundred_at_once(limit: Limit | None) -> Non
     assert node.statistics() == IDLE
 
 
-@pytest.mark.parametrize("where", ["result", "argument"])
-async def test_the_loop_goes_round_while_a_large_text_is_cleaned(where: str) -> None:
+@pytest.mark.parametrize("large_part", ["result", "argument"])
+async def test_the_loop_goes_round_while_a_large_text_is_cleaned(large_part: str) -> None:
     large = "\u200d" * 250_000
 
     async def read(text: str = "") -> str:
-        return large if where == "result" else "read"
+        return large if large_part == "result" else "read"
 
     sanitize = Sanitize(text=Text(max_chars=10**9), max_size=10**9, results=Results(max_chars=None))
     node = ToolNode([make(read)], middleware=[sanitize])
     async with Ticks() as ticks:
-        [message] = await node.ainvoke(ask(("read", {"text": large if where == "argument" else ""})))
-    assert message.content == ("" if where == "result" else "read")
+        [message] = await node.ainvoke(ask(("read", {"text": large if large_part == "argument" else ""})))
+    assert message.content == ("" if large_part == "result" else "read")
     assert ticks.count >= 5
 
 

@@ -36,9 +36,9 @@ class Begun:
         finally:
             self.ended += 1
 
-    async def take_turns(self, most: int = MANY) -> None:
+    async def take_turns(self, call_count: int = MANY) -> None:
         """Make turns until this many calls have begun."""
-        while self.count < most:
+        while self.count < call_count:
             before = self.count
             await anyio.lowlevel.checkpoint()
             self.between_turns.append(self.count - before)
@@ -56,16 +56,16 @@ async def test_many_calls_start_in_portions() -> None:
     assert max(begun.between_turns) <= 100
 
 
-@pytest.mark.parametrize("most", [1, 40, 500])
-async def test_a_batch_that_is_cancelled_while_it_starts_starts_no_more(most: int) -> None:
+@pytest.mark.parametrize("call_count", [1, 40, 500])
+async def test_a_batch_that_is_cancelled_while_it_starts_starts_no_more(call_count: int) -> None:
     begun = Begun()
     node = begun.node()
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(node.ainvoke, [calls(*["wait"] * MANY)])
-        await begun.take_turns(most)
+        await begun.take_turns(call_count)
         tasks.cancel_scope.cancel()
     after = begun.count
-    assert most <= after < most + 100
+    assert call_count <= after < call_count + 100
     assert begun.ended == after
     await anyio.sleep(100)
     assert begun.count == after
@@ -109,7 +109,7 @@ class Turns:
             before = now
 
 
-async def turns_while(work: Callable[[Turns], Awaitable[object]]) -> Turns:
+async def turns_while(action: Callable[[Turns], Awaitable[object]]) -> Turns:
     """Do the work while another task takes turns; return the measurement in which the task waited the least."""
     measurements: list[Turns] = []
     for _ in range(ATTEMPTS):
@@ -120,7 +120,7 @@ async def turns_while(work: Callable[[Turns], Awaitable[object]]) -> Turns:
             with anyio.fail_after(60):
                 async with anyio.create_task_group() as tasks:
                     await tasks.start(turns.take)
-                    await work(turns)
+                    await action(turns)
                     turns.is_over = True
         finally:
             gc.enable()
@@ -145,7 +145,7 @@ FORMS: dict[str, Callable[[AIMessage], list[Any]]] = {
 @pytest.mark.real_clock
 @pytest.mark.parametrize("form", FORMS)
 async def test_other_tasks_get_their_turns_while_very_many_calls_are_read(form: str) -> None:
-    given = FORMS[form](calls(*["wait"] * 50 * MANY))
+    node_input = FORMS[form](calls(*["wait"] * 50 * MANY))
 
     async def work(turns: Turns) -> None:
         begun = Begun()
@@ -158,7 +158,7 @@ async def test_other_tasks_get_their_turns_while_very_many_calls_are_read(form: 
 
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(first_call)
-            await begun.node().ainvoke(given)
+            await begun.node().ainvoke(node_input)
 
     turns = await turns_while(work)
     assert turns.longest <= LONGEST
@@ -231,7 +231,7 @@ async def test_many_blocks_stay_what_they_are() -> None:
         [calls("fetch")]
     )
     assert message.content == BLOCKS
-    assert not any(mine is its for mine, its in zip(message.content, BLOCKS, strict=True))
+    assert not any(block is original for block, original in zip(message.content, BLOCKS, strict=True))
 
 
 @pytest.mark.real_clock

@@ -45,10 +45,10 @@ def line_of(fn: Callable[..., object], text: str) -> str:
 async def test_a_tool_that_blocks_the_loop_is_named_once() -> None:
     """Promise 8: the warning says how long and where, because such code is hard to find."""
     node = ToolNode([make(blocking)])
-    with pytest.warns(LoopBlockedWarning) as told:
+    with pytest.warns(LoopBlockedWarning) as caught_warnings:
         for _ in range(2):
             await node.ainvoke([calls("blocking")])
-    [warning] = told
+    [warning] = caught_warnings
     assert "tool 'blocking' (call 'call_1') held the event loop for " in str(warning.message)
     assert line_of(blocking, "time.sleep") in str(warning.message)
 
@@ -84,9 +84,9 @@ async def test_an_observer_that_blocks_the_loop_is_named() -> None:
         if event.phase == "started":
             time.sleep(0.8)
 
-    with pytest.warns(LoopBlockedWarning) as told, observe(nosy):
+    with pytest.warns(LoopBlockedWarning) as caught_warnings, observe(nosy):
         await ToolNode([make(ready)]).ainvoke([calls("ready")])
-    [warning] = told
+    [warning] = caught_warnings
     text = str(warning.message)
     assert text.startswith(f"the observer {nosy.__qualname__} held the event loop for ")
     assert line_of(nosy, "time.sleep") in text
@@ -117,18 +117,18 @@ async def test_what_holds_the_loop_very_long_is_logged_before_it_ends(
 ) -> None:
     """Promise 8: the blocking may never end, and then no warning after its end would come."""
     monkeypatch.setattr(_watchdog, "_LOG_AFTER", 0.4)
-    seen: list[bool] = []
+    has_records: list[bool] = []
 
     async def holds() -> str:
         end = time.monotonic() + 20
         while not caplog.records and time.monotonic() < end:
             time.sleep(0.02)
-        seen.append(bool(caplog.records))
+        has_records.append(bool(caplog.records))
         return "at last"
 
     with pytest.warns(LoopBlockedWarning):
         await ToolNode([make(holds)]).ainvoke([calls("holds")])
-    assert seen == [True]
+    assert has_records == [True]
     assert "tool 'holds'" in caplog.text
     assert "and still does" in caplog.text
 

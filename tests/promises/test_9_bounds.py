@@ -18,7 +18,7 @@ SHALLOW = 500
 """A number of levels at which copying or writing of arguments once failed."""
 
 
-def nested(levels: int) -> Any:
+def nest_list(levels: int) -> Any:
     value: Any = "x"
     for _ in range(levels):
         value = [value]
@@ -36,8 +36,8 @@ def in_a_ring() -> Any:
 
 
 TOO_MUCH = {
-    "deep": (call(nested(SHALLOW)), "levels deep"),
-    "very deep": (call(nested(100_000)), "levels deep"),
+    "deep": (call(nest_list(SHALLOW)), "levels deep"),
+    "very deep": (call(nest_list(100_000)), "levels deep"),
     "in a ring": (call(in_a_ring()), "levels deep|values"),
     "many values": (call(["x"] * (MAX_VALUES + 1)), "values"),
     "long text": (call("x" * (MAX_CHARACTERS + 1)), "characters"),
@@ -50,11 +50,11 @@ TOO_MUCH = {
 @pytest.mark.real_clock
 @pytest.mark.parametrize("kind", TOO_MUCH)
 async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(kind: str) -> None:
-    rec, seen = Recorder(), list[Any]()
-    bad, words = TOO_MUCH[kind]
+    rec, call_ids = Recorder(), list[Any]()
+    bad, expected_words = TOO_MUCH[kind]
 
     async def middleware(request: Any, call_next: Any) -> Any:
-        seen.append(request.tool_call["id"])
+        call_ids.append(request.tool_call["id"])
         return await call_next(request)
 
     node = ToolNode([rec.tool("work")], middleware=[middleware])
@@ -63,11 +63,11 @@ async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(ki
         outputs = await node.ainvoke([call(call_id="a"), bad, call(call_id="b")])
 
     first, refused, last = outputs["messages"]
-    assert (first.content, last.content, seen) == ("ok", "ok", ["a", "b"])
+    assert (first.content, last.content, call_ids) == ("ok", "ok", ["a", "b"])
     assert (refused.status, refused.tool_call_id) == ("error", bad["id"])
     assert refused.additional_kwargs == {"callboard": {"ended": "rejected"}}
     assert len(refused.content) < 300
-    assert any(word in refused.content for word in words.split("|"))
+    assert any(word in refused.content for word in expected_words.split("|"))
     assert len(refused.name) <= MAX_NAME
     assert all(len(event.call_id or "") <= MAX_NAME for event in events)
 
@@ -75,21 +75,21 @@ async def test_a_call_beyond_the_bounds_gets_a_message_and_its_neighbours_run(ki
 async def test_a_finished_neighbour_is_kept_where_a_person_is_asked() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("work"), rec.tool("delete")], middleware=[RequireApproval(["delete"])])
-    asked = [call("a", call_id="1"), call(nested(SHALLOW), "delete", "2"), call("c", "delete", "3")]
+    tool_calls = [call("a", call_id="1"), call(nest_list(SHALLOW), "delete", "2"), call("c", "delete", "3")]
     with pytest.raises(CallsInterrupted) as caught:
-        await node.ainvoke(asked)
+        await node.ainvoke(tool_calls)
     (question,) = caught.value.interrupts
     assert question.value[0]["action_request"]["args"] == {"query": "c"}
     answer = {question.id: {"type": "accept"}}
-    outputs = await node.ainvoke(asked, ledger=caught.value.ledger, resume=answer)
+    outputs = await node.ainvoke(tool_calls, ledger=caught.value.ledger, resume=answer)
 
     assert [message.status for message in outputs["messages"]] == ["success", "error", "success"]
     assert rec.order == ["work(a)", "delete(c)"]
 
 
 def test_what_is_within_the_bounds_is_let_in() -> None:
-    assert offence(call(nested(MAX_DEPTH - 1))) is None
-    assert offence(call(nested(MAX_DEPTH))) is not None
+    assert offence(call(nest_list(MAX_DEPTH - 1))) is None
+    assert offence(call(nest_list(MAX_DEPTH))) is not None
     assert offence(call("x" * (MAX_CHARACTERS - len("query")))) is None
     assert offence(call(list(itertools.repeat(1, MAX_VALUES - 1)))) is None
     assert offence(call(call_id="x" * MAX_ID)) is None
@@ -144,19 +144,26 @@ def test_a_wrong_max_calls_is_refused(value: Any, error: type[Exception]) -> Non
 @pytest.mark.parametrize("hook", [None, lambda _: {}], ids=["", "hook"])
 async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook: Any) -> None:
     rec = Recorder()
-    asked = [call("a", call_id="1"), call(nested(SHALLOW), call_id="2"), call("c", call_id="3"), call("d", call_id="4")]
-    model = ScriptedModel([AIMessage("", tool_calls=asked), "done"])
+    tool_calls = [
+        call("a", call_id="1"),
+        call(nest_list(SHALLOW), call_id="2"),
+        call("c", call_id="3"),
+        call("d", call_id="4"),
+    ]
+    model = ScriptedModel([AIMessage("", tool_calls=tool_calls), "done"])
     options: Any = {"version": version, "post_model_hook": hook, "checkpointer": InMemorySaver(), "max_calls": 3}
     agent = create_react_agent(model, [rec.tool("work")], middleware=[RequireApproval()], **options)
-    at: Any = {"configurable": {"thread_id": "1"}}
-    stopped = await agent.ainvoke({"messages": [("user", "go")]}, at)
+    config: Any = {"configurable": {"thread_id": "1"}}
+    stopped = await agent.ainvoke({"messages": [("user", "go")]}, config)
     assert len(stopped["__interrupt__"]) == 2
     answers = {question.id: {"type": "accept"} for question in stopped["__interrupt__"]}
-    result = await agent.ainvoke(Command(resume=answers), at)
+    result = await agent.ainvoke(Command(resume=answers), config)
 
-    statuses = {one.tool_call_id: one.status for one in result["messages"] if isinstance(one, ToolMessage)}
+    statuses = {
+        message.tool_call_id: message.status for message in result["messages"] if isinstance(message, ToolMessage)
+    }
     assert statuses == {"1": "success", "2": "error", "3": "success", "4": "error"}
-    assert len([one for one in result["messages"] if isinstance(one, ToolMessage)]) == 4
+    assert len([message for message in result["messages"] if isinstance(message, ToolMessage)]) == 4
     assert result["messages"][-1].content == "done"
     assert sorted(rec.order) == ["work(a)", "work(c)"]
 
@@ -164,14 +171,14 @@ async def test_an_agent_goes_on_after_calls_beyond_the_bounds(version: Any, hook
 @pytest.mark.real_clock
 @pytest.mark.parametrize("hook", [None, lambda _: {}], ids=["", "hook"])
 async def test_an_agent_goes_on_where_no_call_of_a_reply_could_be_kept(hook: Any) -> None:
-    rec, asked = Recorder(), call(nested(SHALLOW), call_id="1")
-    repeated = {"type": "tool_use", "id": "1", "name": "work", "input": asked["args"]}
+    rec, deep_call = Recorder(), call(nest_list(SHALLOW), call_id="1")
+    repeated = {"type": "tool_use", "id": "1", "name": "work", "input": deep_call["args"]}
     content: Any = [{"type": "text", "text": "so"}, repeated]
-    model = ScriptedModel([AIMessage(content, tool_calls=[asked]), "done"])
+    model = ScriptedModel([AIMessage(content, tool_calls=[deep_call]), "done"])
     agent = create_react_agent(model, [rec.tool("work")], post_model_hook=hook, checkpointer=InMemorySaver())
-    at: Any = {"configurable": {"thread_id": "1"}}
-    await agent.ainvoke({"messages": [("user", "go")]}, at)
-    messages = (await agent.aget_state(at)).values["messages"]
+    config: Any = {"configurable": {"thread_id": "1"}}
+    await agent.ainvoke({"messages": [("user", "go")]}, config)
+    messages = (await agent.aget_state(config)).values["messages"]
 
     assert [message.type for message in messages] == ["human", "ai", "tool", "ai"]
     assert messages[1].tool_calls[0]["args"] == {}
@@ -193,8 +200,8 @@ class Query(BaseModel):
 
 
 def test_a_validation_node_has_the_same_bounds() -> None:
-    asked = [call("a", "Query", "1"), call(nested(SHALLOW), "Query", "2")]
-    fine, refused = ValidationNode([Query]).invoke([AIMessage("", tool_calls=asked)])
+    tool_calls = [call("a", "Query", "1"), call(nest_list(SHALLOW), "Query", "2")]
+    fine, refused = ValidationNode([Query]).invoke([AIMessage("", tool_calls=tool_calls)])
 
     assert fine.content == '{"query":"a"}'
     assert refused.additional_kwargs == {"is_error": True}

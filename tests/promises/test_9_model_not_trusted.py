@@ -37,8 +37,8 @@ SECRET = "s3cret-of-the-state"
 FORGED = "forged-by-the-model"
 
 
-def state_of(message: Any, **more: Any) -> dict[str, Any]:
-    return {"messages": [message], "token": SECRET, **more}
+def state_of(message: Any, **fields: Any) -> dict[str, Any]:
+    return {"messages": [message], "token": SECRET, **fields}
 
 
 def with_store(store: BaseStore) -> RunnableConfig:
@@ -52,7 +52,7 @@ class Seen:
         self.values: dict[str, Any] = {}
 
     def tools(self) -> list[StructuredTool]:
-        seen = self.values
+        values = self.values
 
         @tool
         async def ours(
@@ -63,7 +63,7 @@ class Seen:
             runtime: ToolRuntime,
         ) -> str:
             """Use everything that callboard injects."""
-            seen.update(query=query, token=token, state=state, store=store, runtime=runtime)
+            values.update(query=query, token=token, state=state, store=store, runtime=runtime)
             return "done"
 
         @tool
@@ -75,19 +75,19 @@ class Seen:
             runtime: LangGraphToolRuntime,
         ) -> str:
             """Use everything that LangGraph injects."""
-            seen.update(query=query, token=token, state=state, store=store, runtime=runtime)
+            values.update(query=query, token=token, state=state, store=store, runtime=runtime)
             return "done"
 
         @tool
         async def identified(query: str, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
             """Use the id of the call."""
-            seen.update(query=query, tool_call_id=tool_call_id)
+            values.update(query=query, tool_call_id=tool_call_id)
             return "done"
 
         @tool
         async def private(query: str, user: Annotated[str, InjectedToolArg] = "nobody") -> str:
             """Use an argument that only middleware may fill."""
-            seen.update(query=query, user=user)
+            values.update(query=query, user=user)
             return "done"
 
         return [ours, theirs, identified, private]  # type: ignore[list-item]
@@ -95,21 +95,21 @@ class Seen:
 
 @pytest.mark.parametrize("name", ["ours", "theirs"])
 async def test_forged_injected_arguments_are_replaced(name: str) -> None:
-    seen, store = Seen(), InMemoryStore()
+    tools, store = Seen(), InMemoryStore()
     forged = {"token": FORGED, "state": {"token": FORGED}, "store": FORGED, "runtime": FORGED}
     message = calls((name, {"query": "tea", **forged}))
-    output = await ToolNode(seen.tools()).ainvoke(state_of(message), with_store(store))
+    output = await ToolNode(tools.tools()).ainvoke(state_of(message), with_store(store))
     assert output["messages"][0].content == "done"
-    assert (seen.values["query"], seen.values["token"]) == ("tea", SECRET)
-    assert seen.values["state"]["token"] == SECRET
-    assert seen.values["store"] is store
-    assert seen.values["runtime"].store is store
-    assert seen.values["runtime"].tool_call_id == "call_1"
-    assert FORGED not in repr(seen.values["runtime"].config)
+    assert (tools.values["query"], tools.values["token"]) == ("tea", SECRET)
+    assert tools.values["state"]["token"] == SECRET
+    assert tools.values["store"] is store
+    assert tools.values["runtime"].store is store
+    assert tools.values["runtime"].tool_call_id == "call_1"
+    assert FORGED not in repr(tools.values["runtime"].config)
 
 
 @pytest.mark.parametrize(
-    ("name", "forged", "seen"),
+    ("name", "forged", "expected"),
     [
         ("identified", {"tool_call_id": FORGED}, {"tool_call_id": "call_1"}),
         ("identified", {"callbacks": [FORGED], "extra": 1}, {"tool_call_id": "call_1"}),
@@ -118,20 +118,20 @@ async def test_forged_injected_arguments_are_replaced(name: str) -> None:
     ids=["id of the call", "no such argument", "private"],
 )
 async def test_arguments_that_are_not_the_models_are_replaced_or_left_out(
-    name: str, forged: dict[str, Any], seen: dict[str, Any]
+    name: str, forged: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     tools = Seen()
     await ToolNode(tools.tools()).ainvoke([calls((name, {"query": "tea", **forged}))])
-    assert tools.values == {"query": "tea", **seen}
+    assert tools.values == {"query": "tea", **expected}
 
 
 async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
-    seen: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
 
     @tool
     async def configured(query: str, config: RunnableConfig) -> str:
         """Use the config."""
-        seen.update(query=query, config=config)
+        arguments.update(query=query, config=config)
         return "done"
 
     node = ToolNode([configured], handle_tool_errors=True)
@@ -140,13 +140,13 @@ async def test_a_forged_config_or_run_manager_does_not_reach_the_tool() -> None:
         [calls(("configured", {"query": "tea", "config": forged}))],
         {"configurable": {"user_id": "me"}, "tags": ["mine"]},
     )
-    assert seen["config"]["configurable"]["user_id"] == "me"
-    assert FORGED not in repr(seen["config"]["tags"])
+    assert arguments["config"]["configurable"]["user_id"] == "me"
+    assert FORGED not in repr(arguments["config"]["tags"])
 
 
 async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_again() -> None:
     """Promise 9: injection follows the last middleware, so a middleware that copies arguments cannot forge values."""
-    seen = Seen()
+    tools = Seen()
     requests: list[ToolCallRequest] = []
 
     async def copying(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
@@ -154,17 +154,17 @@ async def test_a_wrapper_sees_the_models_arguments_and_its_changes_are_injected_
         changed = {**request.tool_call, "args": {**request.tool_call["args"], "token": FORGED}}
         return await execute(request.override(tool_call=changed))
 
-    node = ToolNode(seen.tools(), awrap_tool_call=copying)
+    node = ToolNode(tools.tools(), awrap_tool_call=copying)
     await node.ainvoke(state_of(calls(("ours", {"query": "tea"}))), with_store(InMemoryStore()))
-    assert seen.values["token"] == SECRET
+    assert tools.values["token"] == SECRET
     assert requests[0].tool_call["args"] == {"query": "tea"}
 
 
 @cache
 def shared_node() -> tuple[Seen, ToolNode]:
     """Return one node for many examples, because its tools take longer to make than to call."""
-    seen = Seen()
-    return seen, ToolNode(seen.tools())
+    tools = Seen()
+    return tools, ToolNode(tools.tools())
 
 
 @given(
@@ -174,13 +174,13 @@ def shared_node() -> tuple[Seen, ToolNode]:
     )
 )
 async def test_nothing_that_a_model_can_write_reaches_an_injected_argument(forged: dict[str, Any]) -> None:
-    seen, node = shared_node()
+    tools, node = shared_node()
     store = InMemoryStore()
     output = await node.ainvoke(state_of(calls(("ours", {"query": "tea", **forged}))), with_store(store))
     assert output["messages"][0].status == "success"
-    assert seen.values["token"] == SECRET
-    assert seen.values["store"] is store
-    assert FORGED not in repr({name: value for name, value in seen.values.items() if name == "token"})
+    assert tools.values["token"] == SECRET
+    assert tools.values["store"] is store
+    assert FORGED not in repr({name: value for name, value in tools.values.items() if name == "token"})
 
 
 class Nested(BaseModel):
@@ -216,9 +216,9 @@ async def test_validation_errors_tell_of_the_models_arguments_only(args: dict[st
     (message,) = output["messages"]
     assert message.status == "error"
     assert says in message.content
-    told = message.content.replace(str(args), "")  # the message quotes the model's own values
+    unquoted_text = message.content.replace(str(args), "")  # the message quotes the model's own values
     for hidden in (SECRET, "token", "runtime", "store", "InMemoryStore", "ToolRuntime"):
-        assert hidden not in told
+        assert hidden not in unquoted_text
 
 
 async def test_an_injected_value_of_the_wrong_type_is_not_told_to_the_model() -> None:
@@ -258,8 +258,8 @@ async def test_a_forged_alias_of_an_injected_argument_is_left_out(marker: str, a
 
     used = StructuredTool.from_function(coroutine=use, description="Use a token.", args_schema=schema)
     forged = {"secret": FORGED, "key": FORGED, "token": FORGED, "within": {"secret": [FORGED]}}
-    asked = state_of(calls(tool_call("use", "1", query="tea", **forged)))
-    (answer,) = (await ToolNode([used]).ainvoke(asked))["messages"]
+    state = state_of(calls(tool_call("use", "1", query="tea", **forged)))
+    (answer,) = (await ToolNode([used]).ainvoke(state))["messages"]
 
     assert answer.content == f"tea {value}"
 
@@ -273,8 +273,8 @@ async def test_a_forged_alias_in_a_schema_of_pydantic_1_is_left_out() -> None:
         return f"{query} {token}"
 
     used = StructuredTool.from_function(coroutine=use, description="Use a token.", args_schema=Renamed)
-    asked = state_of(calls(("use", {"query": "tea", "secret": FORGED, "token": FORGED})))
-    (answer,) = (await ToolNode([used]).ainvoke(asked))["messages"]
+    state = state_of(calls(("use", {"query": "tea", "secret": FORGED, "token": FORGED})))
+    (answer,) = (await ToolNode([used]).ainvoke(state))["messages"]
 
     assert answer.content == "tea its default"
 
@@ -310,8 +310,8 @@ UNUSUAL: dict[str, Any] = {
 async def test_injected_arguments_of_unusual_functions_are_not_the_models(label: str) -> None:
     tool = UNUSUAL[label]
     forged = {"token": FORGED, "runtime": FORGED, "v__positional_only": [FORGED]}
-    asked = state_of(calls((tool.name, {"query": "tea", **forged})))
-    (answer,) = (await ToolNode([tool]).ainvoke(asked))["messages"]
+    state = state_of(calls((tool.name, {"query": "tea", **forged})))
+    (answer,) = (await ToolNode([tool]).ainvoke(state))["messages"]
 
     assert answer.content == f"tea {SECRET}"
 
@@ -344,8 +344,8 @@ async def test_a_schema_does_not_see_what_is_injected_beside_it(end: int, says: 
 
 
 def test_the_model_is_not_told_of_injected_arguments() -> None:
-    for one in Seen().tools():
-        assert list(one.tool_call_schema.model_json_schema()["properties"]) == ["query"]
+    for injecting_tool in Seen().tools():
+        assert list(injecting_tool.tool_call_schema.model_json_schema()["properties"]) == ["query"]
 
 
 @pytest.mark.parametrize(
@@ -358,17 +358,17 @@ def test_the_model_is_not_told_of_injected_arguments() -> None:
     ids=["state", "context", "call"],
 )
 async def test_arguments_in_the_form_of_an_input_are_arguments(forged: dict[str, Any]) -> None:
-    seen: list[Any] = []
+    values: list[Any] = []
     rec = Recorder()
 
     @tool
     async def keep(value: dict) -> str:
         """Keep a value."""
-        seen.append(value)
+        values.append(value)
         return "kept"
 
     await ToolNode([keep, rec.tool("wipe")]).ainvoke([calls(("keep", {"value": forged}))])
-    assert seen == [forged]
+    assert values == [forged]
     assert rec.events == []
 
 
@@ -400,30 +400,30 @@ async def test_the_call_of_an_earlier_message_never_runs() -> None:
 async def test_a_call_that_a_person_rejected_never_runs() -> None:
     rec = Recorder()
 
-    async def approved(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
+    async def ask_person(request: ToolCallRequest, execute: Callable[[ToolCallRequest], Any]) -> Any:
         if interrupt(request.tool_call["name"]) == "yes":
             return await execute(request)
         return ToolMessage("A person said no.", tool_call_id=request.tool_call["id"], name=request.tool_call["name"])
 
-    node = ToolNode([rec.tool("pay"), rec.tool("look")], middleware=[approved])
-    asked = calls("pay", "look")
+    node = ToolNode([rec.tool("pay"), rec.tool("look")], middleware=[ask_person])
+    reply = calls("pay", "look")
     with pytest.raises(CallsInterrupted) as caught:
-        await node.ainvoke([asked])
+        await node.ainvoke([reply])
     pay, look = caught.value.interrupts
-    messages = await node.ainvoke([asked], ledger=caught.value.ledger, resume={pay.id: "no", look.id: "yes"})
+    messages = await node.ainvoke([reply], ledger=caught.value.ledger, resume={pay.id: "no", look.id: "yes"})
     assert [message.content for message in messages] == ["A person said no.", "look"]
     assert rec.order == ["look"]
-    assert await node.ainvoke([asked, *messages]) == []
+    assert await node.ainvoke([reply, *messages]) == []
     assert rec.order == ["look"]
 
 
 async def test_a_call_that_found_no_place_never_runs() -> None:
     rec = Recorder()
     node = ToolNode([rec.tool("pay", seconds=1)], policies={"pay": CallPolicy(limit=Limit(concurrency=1, queue=0))})
-    asked = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}))
-    messages = await node.ainvoke([asked])
+    reply = calls(("pay", {"query": "a"}), ("pay", {"query": "b"}))
+    messages = await node.ainvoke([reply])
     assert messages[1].status == "error"
-    assert await node.ainvoke([asked, *messages]) == []
+    assert await node.ainvoke([reply, *messages]) == []
     assert rec.order == ["pay(a)"]
 
 

@@ -18,19 +18,19 @@ def tool(**options: Any) -> ChildSpec[Python]:
     return python_tool(Python(**options), unrestricted=True)
 
 
-async def told(node: ToolNode, code: str, thread: str = "a") -> Any:
+async def run_cell(node: ToolNode, code: str, thread: str = "a") -> Any:
     call = tool_call("run_python", code[:20], code=code)
-    found = await node.ainvoke([call], {"configurable": {"thread_id": thread}})
-    return found["messages"][0].content
+    state = await node.ainvoke([call], {"configurable": {"thread_id": thread}})
+    return state["messages"][0].content
 
 
 async def test_each_conversation_has_names_of_its_own() -> None:
     """A conversation finds its variables again in its next call."""
     async with ToolNode([tool()]) as node:
-        assert await told(node, "x = 42") == "Done; no output."
-        assert await told(node, "x") == "Out[2]: 42"
-        assert "NameError: name 'x' is not defined" in await told(node, "x", "b")
-        assert await told(node, "print('hi'); await __import__('asyncio').sleep(0)\nx + 1") == "hi\nOut[3]: 43"
+        assert await run_cell(node, "x = 42") == "Done; no output."
+        assert await run_cell(node, "x") == "Out[2]: 42"
+        assert "NameError: name 'x' is not defined" in await run_cell(node, "x", "b")
+        assert await run_cell(node, "print('hi'); await __import__('asyncio').sleep(0)\nx + 1") == "hi\nOut[3]: 43"
 
 
 KILLERS = {
@@ -45,14 +45,14 @@ KILLERS = {
 async def test_an_interpreter_that_was_killed_is_told_as_lost_names(code: str) -> None:
     """The cell is not run again. The next call has a new interpreter, and other conversations are not affected."""
     async with ToolNode([tool(timeout=0.5, grace=0.3)]) as node:
-        await told(node, "x = 42")
-        await told(node, "x = 43", "b")
-        said = await told(node, code)
-        assert said.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
-        assert "Whether it had its effect is unknown." in said
-        assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-        assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
-        assert await told(node, "x", "b") == "Out[2]: 43"
+        await run_cell(node, "x = 42")
+        await run_cell(node, "x = 43", "b")
+        content = await run_cell(node, code)
+        assert content.startswith("Error: 'run_python' had begun when Python['a'] died: its worker process ")
+        assert "Whether it had its effect is unknown." in content
+        assert content.endswith("What Python['a'] held is lost. Find out before you call it again.")
+        assert (await run_cell(node, "x")).endswith("NameError: name 'x' is not defined")
+        assert await run_cell(node, "x", "b") == "Out[2]: 43"
 
 
 @pytest.mark.parametrize("options", [{}, {"unrestricted": True}], ids=["confined", "unrestricted"])
@@ -60,29 +60,31 @@ async def test_a_cell_that_interrupts_its_process_is_interrupted_and_names_stay(
     """The cell is interrupted as at a Python prompt. It once counted as finished and the variables were lost."""
     interrupt = "import os, signal; os.kill(os.getpid(), signal.SIGINT)"
     async with ToolNode([python_tool(**options)]) as node:
-        await told(node, "x = 42")
-        said = await told(node, f"{interrupt}\nwhile True: pass")
-        assert said.endswith("KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]")
-        assert await told(node, "x") == "Out[3]: 42"
-        at_its_end = await told(node, f"{interrupt}\n7")
+        await run_cell(node, "x = 42")
+        content = await run_cell(node, f"{interrupt}\nwhile True: pass")
+        assert content.endswith(
+            "KeyboardInterrupt\n[the cell ended there. The interpreter goes on, and its names stay.]"
+        )
+        assert await run_cell(node, "x") == "Out[3]: 42"
+        at_its_end = await run_cell(node, f"{interrupt}\n7")
         assert at_its_end == "Out[4]: 7" or "KeyboardInterrupt" in at_its_end
-        assert await told(node, "x") == "Out[5]: 42"
+        assert await run_cell(node, "x") == "Out[5]: 42"
 
 
 async def test_memory_over_the_bound_is_an_error_of_the_cell() -> None:
     """The cell raises MemoryError and its variables stay."""
     async with ToolNode([python_tool(unrestricted=True, memory=1024**3)]) as node:
-        await told(node, "x = 42")
-        assert "MemoryError" in await told(node, "b = bytearray(2 * 1024**3)")
-        assert await told(node, "x") == "Out[3]: 42"
+        await run_cell(node, "x = 42")
+        assert "MemoryError" in await run_cell(node, "b = bytearray(2 * 1024**3)")
+        assert await run_cell(node, "x") == "Out[3]: 42"
 
 
 async def test_a_missing_package_is_told_with_those_that_are_there() -> None:
     """Models often try to install packages, so the error lists the installed ones."""
     async with ToolNode([tool(packages=["anyio"])]) as node:
-        said = await told(node, "import no_such_package")
+        content = await run_cell(node, "import no_such_package")
 
-    assert said.endswith("['no_such_package' is not there and cannot be installed; there are: anyio]")
+    assert content.endswith("['no_such_package' is not there and cannot be installed; there are: anyio]")
 
 
 async def test_figures_are_content_blocks_of_the_message() -> None:
@@ -94,7 +96,7 @@ async def test_figures_are_content_blocks_of_the_message() -> None:
         "sys.modules['matplotlib.pyplot'] = m\nprint('drawn')"
     )
     async with ToolNode([tool()]) as node:
-        text, picture = await told(node, code)
+        text, picture = await run_cell(node, code)
 
     assert text == {"type": "text", "text": "drawn\n[1 figure]"}
     assert picture == {"type": "image", "base64": "UE5H", "mime_type": "image/png"}
@@ -107,7 +109,7 @@ async def test_code_that_forks_is_not_warned_of_threads_that_are_not_its_own() -
     """
     code = "import os\nchild = os.fork()\nif not child: os._exit(3)\nos.waitstatus_to_exitcode(os.waitpid(child, 0)[1])"
     async with ToolNode([tool()]) as node:
-        assert await told(node, code) == "Out[1]: 3"
+        assert await run_cell(node, code) == "Out[1]: 3"
 
 
 async def test_an_agent_has_it_in_one_line() -> None:
@@ -189,22 +191,22 @@ QUICK = ("os.dup2", "threads", "our flush")
 async def test_a_cell_that_breaks_its_interpreter_ends_it_and_later_calls_work(code: str) -> None:
     """The next calls once failed outside of the node. Now the model reads that the variables are lost."""
     async with ToolNode([python_tool()]) as node:
-        assert await told(node, "x = 42") == "Done; no output."
-        said = await told(node, code)
-        assert said.startswith("Error: 'run_python' had begun when Python['a'] died: ")
-        assert said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-        assert await told(node, "1 + 1") == "Out[1]: 2"
-        assert (await told(node, "x")).endswith("NameError: name 'x' is not defined")
+        assert await run_cell(node, "x = 42") == "Done; no output."
+        content = await run_cell(node, code)
+        assert content.startswith("Error: 'run_python' had begun when Python['a'] died: ")
+        assert content.endswith("What Python['a'] held is lost. Find out before you call it again.")
+        assert await run_cell(node, "1 + 1") == "Out[1]: 2"
+        assert (await run_cell(node, "x")).endswith("NameError: name 'x' is not defined")
 
 
 async def test_what_a_cell_does_to_our_own_code_ends_its_interpreter_with_the_next_call() -> None:
     """Exceptions inside of the interpreter's own code end the interpreter and never leave the node."""
-    ours = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
+    code = "from callboard_actors.python._python import Python; del Python.run_python; Python._handlers.clear()"
     async with ToolNode([python_tool()]) as node:
-        await told(node, ours)
-        assert isinstance(await told(node, "1 + 1"), str)
-        assert "NameError" in await told(node, "x")
-        assert "Out[" in await told(node, "2 + 2")
+        await run_cell(node, code)
+        assert isinstance(await run_cell(node, "1 + 1"), str)
+        assert "NameError" in await run_cell(node, "x")
+        assert "Out[" in await run_cell(node, "2 + 2")
 
 
 DEAF = {
@@ -221,15 +223,15 @@ async def test_a_cell_whose_process_never_answers_is_ended_from_outside(
     """A cell can switch off the timer that runs in its own process, so a timer outside of it is needed."""
     monkeypatch.setattr("callboard_actors.python._tool._ANSWER_TIME", 2.0)
     async with ToolNode([python_tool(Python(timeout=0.3, grace=0.2))]) as node:
-        await told(node, "x = 42")
-        said = await told(node, code)
+        await run_cell(node, "x = 42")
+        content = await run_cell(node, code)
         # On trio that event loop is not the worker's, so the cell has done no harm.
         assert (
-            said.endswith("What Python['a'] held is lost. Find out before you call it again.")
-            or said == "Done; no output."
+            content.endswith("What Python['a'] held is lost. Find out before you call it again.")
+            or content == "Done; no output."
         )
-        lost = said != "Done; no output."
-        assert await told(node, "1 + 1") == ("Out[1]: 2" if lost else "Out[3]: 2")
+        lost = content != "Done; no output."
+        assert await run_cell(node, "1 + 1") == ("Out[1]: 2" if lost else "Out[3]: 2")
 
 
 _ATTEMPTS = {
@@ -251,16 +253,16 @@ async def test_what_code_may_do_unrestricted_it_may_not_by_default(
     codes = {name: code.format(secret=str(secret), folder=str(tmp_path)) for name, code in _ATTEMPTS.items()}
     async with ToolNode([python_tool(unrestricted=True)]) as free, ToolNode([python_tool()]) as confined:
         for name, code in codes.items():
-            assert "Error" not in await told(free, code), name
-            refused = await told(confined, code)
+            assert "Error" not in await run_cell(free, code), name
+            refused = await run_cell(confined, code)
             assert ("KeyError" if name == "environment" else "PermissionError") in refused, name
-        assert await told(confined, "import json, sqlite3, decimal; json.dumps([1])") == "Out[6]: '[1]'"
+        assert await run_cell(confined, "import json, sqlite3, decimal; json.dumps([1])") == "Out[6]: '[1]'"
 
 
 async def test_it_may_do_besides_what_somebody_has_said(tmp_path: Path) -> None:
     """Additional permissions open, for instance, a folder for output files."""
     async with ToolNode([python_tool(confine=Confine(write=[tmp_path]))]) as node:
-        await told(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
+        await run_cell(node, f"open({str(tmp_path)!r} + '/written', 'w').write('x')")
     assert (tmp_path / "written").read_text() == "x"
 
 
@@ -283,7 +285,7 @@ async def test_a_cell_that_denies_to_have_begun_runs_once_and_then_counts_as_poi
     trace = tmp_path / "trace"
     code = _LIES.format(trace=str(trace))
     async with ToolNode([python_tool(confine=Confine(read=["/proc"], write=[tmp_path]))]) as node:
-        assert "Whether it had its effect is unknown." in await told(node, code)
+        assert "Whether it had its effect is unknown." in await run_cell(node, code)
         assert len(trace.read_text().splitlines()) == 1
-        await told(node, code)
+        await run_cell(node, code)
         assert len(trace.read_text().splitlines()) == 1

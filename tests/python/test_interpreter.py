@@ -101,7 +101,7 @@ def test_causes_and_groups_are_told(python: Interpreter) -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("x = (", "SyntaxError"),
         ("\0", "null byte"),
@@ -115,18 +115,18 @@ def test_causes_and_groups_are_told(python: Interpreter) -> None:
         ("class M(type):\n    __name__ = 1\nclass E(Exception, metaclass=M): pass\nraise E('x')", "E"),
     ],
 )
-def test_what_ends_a_cell_is_told_and_ends_no_more(python: Interpreter, code: str, told: str) -> None:
+def test_what_ends_a_cell_is_told_and_ends_no_more(python: Interpreter, code: str, expected: str) -> None:
     """The next cell finds the variables unchanged."""
     python.run("x = 42")
     record = python.run(code)
 
-    assert told in record["error"]
+    assert expected in record["error"]
     assert len(record["error"]) < 6000
     assert python.run("x")["value"] == "42"
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "expected"),
     [
         ("class A:\n    def __repr__(self): raise ValueError\nA()", "<A, whose repr raised ValueError>"),
         ("class A:\n    def __repr__(self): raise SystemExit\nA()", "<A, whose repr raised SystemExit>"),
@@ -138,9 +138,9 @@ def test_what_ends_a_cell_is_told_and_ends_no_more(python: Interpreter, code: st
         ("'\\ud800'", "'\\ud800'"),
     ],
 )
-def test_a_value_that_cannot_be_shown_is_told(python: Interpreter, code: str, told: str) -> None:
+def test_a_value_that_cannot_be_shown_is_told(python: Interpreter, code: str, expected: str) -> None:
     """A value's `repr` is code of the cell and may raise anything."""
-    assert python.run(code)["value"] == told
+    assert python.run(code)["value"] == expected
 
 
 def test_a_large_value_is_shown_at_both_ends(python: Interpreter) -> None:
@@ -270,7 +270,7 @@ def _pyplot(monkeypatch: pytest.MonkeyPatch, *sizes: int) -> dict[int, _Figure]:
     pyplot = types.ModuleType("matplotlib.pyplot")
     pyplot.get_fignums = lambda: list(figures)
     pyplot.figure = figures.__getitem__
-    pyplot.close = lambda which: figures.clear()
+    pyplot.close = lambda figure: figures.clear()
     monkeypatch.setitem(sys.modules, "matplotlib.pyplot", pyplot)
     return figures
 
@@ -347,10 +347,10 @@ def test_nothing_but_text_is_left(text: str) -> None:
 @given(st.text(alphabet="aä€😀", min_size=1, max_size=60), st.data())
 def test_no_character_is_cut(text: str, data: st.DataObject) -> None:
     """Half of a UTF-8 character would be decoded to a character that the command did not write."""
-    whole = text.encode()
-    end = data.draw(st.integers(0, len(whole)))
-    begin = data.draw(st.integers(end, len(whole)))
-    read = Excerpt(whole[:end], begin - end, whole[begin:]).text()
+    encoded = text.encode()
+    end = data.draw(st.integers(0, len(encoded)))
+    begin = data.draw(st.integers(end, len(encoded)))
+    read = Excerpt(encoded[:end], begin - end, encoded[begin:]).text()
 
     assert "\ufffd" not in read
     if begin == end:

@@ -38,7 +38,7 @@ class _Cluster:
 
 
 @contextmanager
-def started_cluster() -> Generator[Any]:
+def running_cluster() -> Generator[Any]:
     """Start a cluster with one node in this network namespace; `CALLBOARD_TEST_RAY` has its address meanwhile."""
     interfaces = [name for _, name in socket.if_nameindex()]
     if interfaces != ["lo"]:
@@ -64,7 +64,7 @@ def started_cluster() -> Generator[Any]:
 
 def main(files: list[str]) -> int:
     """Start the cluster, run the tests in it and end it."""
-    with started_cluster() as cluster:
+    with running_cluster() as cluster:
         options = ["-n0", "-m", "", "-k", "not asyncio-", "-v"]
         options += ["--timeout", "200", "-o", "filterwarnings="]
         return int(pytest.main([*options, *files], plugins=[_Cluster(cluster)]))

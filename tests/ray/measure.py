@@ -17,7 +17,7 @@ from callboard.extend import Body
 from callboard_actors.ray import RayEngine
 from tests.benchmark._measure import BACKENDS, WALL, Budget, Table
 
-from .__main__ import started_cluster
+from .__main__ import running_cluster
 
 _CONCURRENCY = 100
 _SECONDS = 0.05
@@ -76,9 +76,9 @@ async def _single_calls(count: int) -> dict[str, float]:
         }
         seconds: dict[str, list[float]] = {name: [] for name in works}
         for turn in range(count + 20):
-            for name, work in works.items():
+            for name, call in works.items():
                 began = WALL()
-                await work()
+                await call()
                 if turn >= 20:  # the first turns are a warm-up
                     seconds[name].append(WALL() - began)
         return {name: median(values) * 1e6 for name, values in seconds.items()}
@@ -110,10 +110,10 @@ def many_bodies(count: int, cluster: Any) -> Table:
 async def _many_bodies(count: int, workers: int) -> dict[str, float]:
     async with _engine(workers=workers) as engine:
         actors = _own_actors(workers)
-        places = anyio.Semaphore(workers * _CONCURRENCY)
+        slots = anyio.Semaphore(workers * _CONCURRENCY)
 
         async def own(number: int, seconds: float) -> None:
-            async with places:
+            async with slots:
                 await actors[number % workers].pause.remote(seconds)
 
         async def ours(_: int, seconds: float) -> None:
@@ -130,11 +130,11 @@ async def _many_bodies(count: int, workers: int) -> dict[str, float]:
         }
 
 
-async def _at_once(work: Callable[[int, float], Awaitable[None]], count: int, seconds: float) -> float:
+async def _at_once(call: Callable[[int, float], Awaitable[None]], count: int, seconds: float) -> float:
     began = WALL()
     async with anyio.create_task_group() as group:
         for number in range(count):
-            group.start_soon(work, number, seconds)
+            group.start_soon(call, number, seconds)
     return WALL() - began
 
 
@@ -144,7 +144,7 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="fewer calls: noisier")
     parser.add_argument("--check", type=float, metavar="MARGIN", help="exit with 1 beyond MARGIN x a budget")
     options = parser.parse_args()
-    with started_cluster() as cluster:
+    with running_cluster() as cluster:
         tables = [
             single_calls(200 if options.quick else 1_000),
             many_bodies(2_000 if options.quick else 10_000, cluster),

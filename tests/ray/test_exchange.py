@@ -162,8 +162,8 @@ async def test_each_of_many_calls_has_its_own_result_and_its_events_in_order(
     results: dict[int, int] = {}
     events: dict[int, list[str]] = {number: [] for number in range(100)}
 
-    def record(told: dict[str, Any]) -> None:
-        text, number, _ = told["progress"]
+    def record(event: dict[str, Any]) -> None:
+        text, number, _ = event["progress"]
         events[number].append(text)
 
     monkeypatch.setattr(_host_proxy, "dispatch_event", record)
@@ -191,7 +191,7 @@ async def test_cancelled_calls_end_before_their_callers_and_the_others_go_on(
     results: list[int] = []
     chance = random.Random(2)
 
-    async def cancelled(number: int) -> None:
+    async def run_and_cancel(number: int) -> None:
         with anyio.move_on_after(chance.choice([0.0, 0.001, 0.01, 0.03])):
             await proxy.run_body(Body(fn=stubborn, title="stubborn"), lambda: ended.append(number))
             raise AssertionError("it sleeps")
@@ -201,7 +201,7 @@ async def test_cancelled_calls_end_before_their_callers_and_the_others_go_on(
 
     async with anyio.create_task_group() as group:
         for number in range(60):
-            group.start_soon(cancelled, number)
+            group.start_soon(run_and_cancel, number)
             group.start_soon(run, number)
             if number % 5 == 0:
                 await anyio.sleep(0.001)
@@ -217,7 +217,7 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
     proxy: HostProxy, actor: _FakeActor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A Ray actor that kept each function of a notebook, whose cells are run again and again, would grow for ever."""
-    sent: list[int] = []
+    function_counts: list[int] = []
 
     def make(number: int) -> Callable[[], Any]:
         async def fresh() -> int:
@@ -229,7 +229,7 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
     exchange = actor.exchange.remote
 
     def count(batch: Any) -> _Ref:
-        sent.append(len(batch.functions))
+        function_counts.append(len(batch.functions))
         return exchange(batch)
 
     monkeypatch.setattr(actor.exchange, "remote", count)
@@ -237,7 +237,7 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
         assert await proxy.run_body(Body(fn=functions[number], title="fresh")) == number
     host: Any = actor._host
     assert len(host._functions._pickles) <= _host_proxy._MAX_FUNCTIONS
-    assert sum(sent) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
+    assert sum(function_counts) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
 
 
 def first_of_none() -> int:
@@ -342,7 +342,7 @@ def _crew_of(monkeypatch: pytest.MonkeyPatch) -> _engine.Crew:
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize(
-    ("failures", "left"),
+    ("failures", "remaining_failures"),
     [
         pytest.param([ActorStartError("RayEngine", "its process died")] * 2, None, id="two-lost"),
         pytest.param([ActorStartError("RayEngine", "its process died")] * 4, 1, id="always-lost"),
@@ -350,7 +350,7 @@ def _crew_of(monkeypatch: pytest.MonkeyPatch) -> _engine.Crew:
     ],
 )
 async def test_a_ray_actor_that_is_lost_at_the_start_is_started_again_a_few_times(
-    monkeypatch: pytest.MonkeyPatch, failures: list[ActorStartError], left: int | None
+    monkeypatch: pytest.MonkeyPatch, failures: list[ActorStartError], remaining_failures: int | None
 ) -> None:
     """On a busy machine Ray may lose a process while it starts; other versions, however, stay other versions."""
     crew = _crew_of(monkeypatch)
@@ -360,6 +360,6 @@ async def test_a_ray_actor_that_is_lost_at_the_start_is_started_again_a_few_time
         async with anyio.create_task_group() as group:
             group.start_soon(crew.keep)
             await crew.until_ready()
-            assert (crew.failure is None) == (left is None)
-            assert len(_FakeHost.failures) == (left or 0)
+            assert (crew.failure is None) == (remaining_failures is None)
+            assert len(_FakeHost.failures) == (remaining_failures or 0)
             await crew.dismiss()

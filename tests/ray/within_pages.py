@@ -10,7 +10,7 @@ import pytest
 import tests.ray._tools as tools  # absolute import, because Ray workers import the module by this name
 from callboard.testing import calls
 from tests.doc_fragments._surroundings import blocks_of
-from tests.test_doc_fragments import compiled
+from tests.test_doc_fragments import compile_block
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
@@ -38,10 +38,10 @@ async def test_the_example_of_each_page_runs_on_the_cluster(
     for block in BLOCKS:
         names: dict[str, Any] = {"__name__": "a_page", "crunch": tools.crunch, "tools": [tools.crunch]}
         with anyio.fail_after(WAIT):
-            if (waits := eval(compiled(block), names)) is not None:
+            if (waits := eval(compile_block(block), names)) is not None:
                 await waits
             async with names["node"] as node:
-                found = await node.ainvoke([calls(("crunch", {"rows": 3}))])
-        doubled, pid = found[-1].content.split()
+                messages = await node.ainvoke([calls(("crunch", {"rows": 3}))])
+        doubled, pid = messages[-1].content.split()
         assert doubled == "6"
         assert int(pid) != os.getpid()

@@ -15,7 +15,7 @@ from callboard import ActorStartError, CallPolicy, ToolNode
 from callboard.extend import Body, EngineError
 from callboard.testing import calls
 
-from .within_faults import engine, noted, opened, second_node
+from .within_faults import engine, open_engine, read_notes, second_node
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive]
 
@@ -28,15 +28,15 @@ async def test_a_body_that_holds_the_event_loop_costs_its_ray_actor_and_its_neig
 ) -> None:
     """They may have had their effects; bodies in other Ray actors go on."""
     ended: dict[str, str] = {}
-    async with opened(workers=2, concurrency=4, cpus=0.5) as ours:
-        policies = {"block": CallPolicy(runs_in=ours, timeout=1.0, grace=0.3)}
+    async with open_engine(workers=2, concurrency=4, cpus=0.5) as ray_engine:
+        policies = {"block": CallPolicy(runs_in=ray_engine, timeout=1.0, grace=0.3)}
         node = ToolNode([tools.block], policies=policies)
         pids: set[int] = set()
         reasons: list[str] = []
 
         async def neighbour(name: str) -> None:
             try:
-                pids.add(await ours.run_body(Body(fn=tools.pause, args=(4.0,), title=name)))
+                pids.add(await ray_engine.run_body(Body(fn=tools.pause, args=(4.0,), title=name)))
                 ended[name] = "finished"
             except EngineError as error:
                 reasons.append(str(error))
@@ -52,17 +52,17 @@ async def test_a_body_that_holds_the_event_loop_costs_its_ray_actor_and_its_neig
         assert all("'block' had been cancelled there and did not end within its grace" in text for text in reasons)
         assert int((tmp_path / "pid").read_text()) not in pids
         # The Ray actor was replaced.
-        places = {await ours.run_body(Body(fn=tools.pause, args=(0.0,), title="pause")) for _ in range(4)}
-        assert not places & {int((tmp_path / "pid").read_text())}
+        new_pids = {await ray_engine.run_body(Body(fn=tools.pause, args=(0.0,), title="pause")) for _ in range(4)}
+        assert not new_pids & {int((tmp_path / "pid").read_text())}
 
 
 async def test_a_sync_body_never_shares_its_ray_actor(tmp_path: Path) -> None:
     """Only the death of the process ends a sync body, and that would end its neighbours."""
     kinds: list[str] = []
-    async with opened(workers=2, concurrency=8, cpus=0.5) as ours:
+    async with open_engine(workers=2, concurrency=8, cpus=0.5) as ray_engine:
 
         async def run(fn: Any) -> None:
-            kinds.append(await ours.run_body(Body(fn=fn, args=(0.05,), title=fn.__name__)))
+            kinds.append(await ray_engine.run_body(Body(fn=fn, args=(0.05,), title=fn.__name__)))
 
         async with anyio.create_task_group() as group:
             for number in range(200):
@@ -84,12 +84,15 @@ async def test_no_result_is_lost_or_doubled_in_a_hundred_kills_of_ray_actors_and
     kills = 0
     is_over = False
     with anyio.fail_after(PATIENCE):
-        async with second_node(cluster) as second, engine(workers=8, concurrency=20, cpus=0.5, patience=60.0) as ours:
+        async with (
+            second_node(cluster) as second,
+            engine(workers=8, concurrency=20, cpus=0.5, patience=60.0) as ray_engine,
+        ):
 
             async def call(number: int) -> None:
                 body = Body(fn=tools.note_and_wait, args=(str(tmp_path), number), title="note")
                 try:
-                    assert await ours.run_body(body) == f"noted {number}"
+                    assert await ray_engine.run_body(body) == f"noted {number}"
                     outcome = "finished"
                 except EngineError as error:
                     outcome = error.ended
@@ -119,7 +122,7 @@ async def test_no_result_is_lost_or_doubled_in_a_hundred_kills_of_ray_actors_and
                 for first in range(40):
                     group.start_soon(caller, first)
                 await kill()
-    runs = noted(tmp_path)
+    runs = read_notes(tmp_path)
     finished = {number for number, outcome in outcomes.items() if outcome == "finished"}
     assert max(runs.values()) == 1, "no body ran twice"
     assert finished <= set(runs), "no result without its body"

@@ -37,16 +37,16 @@ def with_two_and_a_default(call: Any, context: CallContext, separator: str = "/"
     return f"{call['name']}{separator}{context.context}"
 
 
-def with_the_rest(call: Any, *rest: Any, **options: Any) -> Any:
-    return call["name"], len(rest), len(options)
+def with_the_rest(call: Any, *extra_arguments: Any, **options: Any) -> Any:
+    return call["name"], len(extra_arguments), len(options)
 
 
-def passed_on(key: Callable[..., Any]) -> Callable[..., Any]:
+def pass_on(key: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(key)
-    def decorated(*args: Any, **options: Any) -> Any:
+    def call_key(*args: Any, **options: Any) -> Any:
         return key(*args, **options)
 
-    return decorated
+    return call_key
 
 
 FORMS: dict[str, tuple[Any, object]] = {
@@ -67,7 +67,7 @@ FORMS: dict[str, tuple[Any, object]] = {
         functools.partial(with_two_and_a_default, context=CONTEXT),
         "fetch/the context",
     ),
-    "a decorated function of two": (passed_on(Method().two), ("fetch", "the context")),
+    "a decorated function of two": (pass_on(Method().two), ("fetch", "the context")),
 }
 
 

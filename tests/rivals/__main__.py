@@ -42,11 +42,11 @@ def in_own_environment(arguments: Sequence[str]) -> int:
 def measure(*, quick: bool, write: bool) -> None:
     """Print all tables; with `write`, put them into the page, and draw the plots."""
     from . import plots
-    from ._measures import FULL, QUICK, measured
+    from ._measures import FULL, QUICK, measure_all
 
-    found = measured(QUICK if quick else FULL)
+    measurements = measure_all(QUICK if quick else FULL)
     about = f"Python {platform.python_version()}, " + ", ".join(f"{name} {version(name)}" for name in _NAMED)
-    text = "\n\n".join([f"Measured with {about}, on {os.cpu_count()} cores.", *map(str, found.tables)])
+    text = "\n\n".join([f"Measured with {about}, on {os.cpu_count()} cores.", *map(str, measurements.tables)])
     print(text)
     if write:
         page = _PAGE.read_text()
@@ -56,8 +56,8 @@ def measure(*, quick: bool, write: bool) -> None:
 
 
 if __name__ == "__main__":
-    given = options()
-    if given.inside:
-        measure(quick=given.quick, write=given.write)
+    command_line = options()
+    if command_line.inside:
+        measure(quick=command_line.quick, write=command_line.write)
     else:
         sys.exit(in_own_environment(sys.argv[1:]))

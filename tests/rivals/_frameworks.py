@@ -16,7 +16,7 @@ OURS = "callboard"
 _QUESTION = "go"
 
 
-def _asked(turn: int, calls: int) -> list[tuple[str, dict[str, str]]]:
+def _calls_of_turn(turn: int, calls: int) -> list[tuple[str, dict[str, str]]]:
     """Return the id and the arguments of each call that a model asks for in a turn."""
     return [(f"call_{turn}_{number}", {"query": str(number)}) for number in range(calls)]
 
@@ -45,7 +45,7 @@ def of_pydantic_ai(turns: int, calls: int) -> Work:
         turn = sum(isinstance(message, ModelResponse) for message in messages)
         if turn == turns:
             return ModelResponse(parts=[TextPart("Done.")])
-        return ModelResponse(parts=[ToolCallPart("look_up", args, key) for key, args in _asked(turn, calls)])
+        return ModelResponse(parts=[ToolCallPart("look_up", args, key) for key, args in _calls_of_turn(turn, calls)])
 
     agent = Agent(FunctionModel(answer), tools=[look_up])
     limits = UsageLimits(request_limit=None)
@@ -64,20 +64,20 @@ def of_openai_agents(turns: int, calls: int) -> Work:
 
     class Scripted(Model):
         async def get_response(self, system_instructions: Any, input: Any, *args: Any, **kwargs: Any) -> ModelResponse:
-            given = input if isinstance(input, list) else []
-            asked = sum(item.get("type") == "function_call" for item in given)
-            turn = asked // calls
+            items = input if isinstance(input, list) else []
+            call_count = sum(item.get("type") == "function_call" for item in items)
+            turn = call_count // calls
             if turn == turns:
                 text = ResponseOutputText(text="Done.", type="output_text", annotations=[])
                 last = ResponseOutputMessage(
                     id="last", content=[text], role="assistant", status="completed", type="message"
                 )
                 return ModelResponse(output=[last], usage=Usage(), response_id=None)
-            wanted: list[Any] = [
+            output: list[Any] = [
                 ResponseFunctionToolCall(arguments=json.dumps(args), call_id=key, name="look_up", type="function_call")
-                for key, args in _asked(turn, calls)
+                for key, args in _calls_of_turn(turn, calls)
             ]
-            return ModelResponse(output=wanted, usage=Usage(), response_id=None)
+            return ModelResponse(output=output, usage=Usage(), response_id=None)
 
         def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[Any]:
             raise NotImplementedError

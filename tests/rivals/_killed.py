@@ -17,7 +17,7 @@ from langgraph.checkpoint.sqlite.aio import AsyncSqliteSaver
 import callboard
 from tests.benchmark._agent import Parrot
 from tests.benchmark._contestants import LOOK_UP, langgraph_agent
-from tests.benchmark._measure import Samples, Table, interleaved
+from tests.benchmark._measure import Samples, Table, measure_in_turns
 
 OURS, THEIRS = "callboard", "LangGraph `create_react_agent`"
 TURNS = 5
@@ -27,10 +27,10 @@ _CONFIG: Any = {"configurable": {"thread_id": "1"}, "recursion_limit": 100}
 class Deadly(Parrot):
     """Model that kills its process at a request."""
 
-    at: int
+    deadly_turn: int
 
     def _generate(self, messages: list[BaseMessage], *args: Any, **kwargs: Any) -> ChatResult:
-        if sum(isinstance(message, AIMessage) for message in messages) == self.at:
+        if sum(isinstance(message, AIMessage) for message in messages) == self.deadly_turn:
             signal.raise_signal(signal.SIGKILL)
         return super()._generate(messages, *args, **kwargs)
 
@@ -53,7 +53,7 @@ def _agent(name: str, model: Parrot, saver: Any) -> Any:
 
 async def _begin(name: str, path: str) -> None:
     async with AsyncSqliteSaver.from_conn_string(path) as saver:
-        agent = _agent(name, Deadly(turns=TURNS, calls=1, at=TURNS - 1), saver)
+        agent = _agent(name, Deadly(turns=TURNS, calls=1, deadly_turn=TURNS - 1), saver)
         await agent.ainvoke({"messages": [HumanMessage("go", id="question")]}, _CONFIG)
 
 
@@ -62,16 +62,16 @@ async def _go_on(name: str, path: str) -> float:
         model = Asked(turns=TURNS, calls=1)
         agent = _agent(name, model, saver)
         began = perf_counter()
-        found = await agent.ainvoke(None, _CONFIG)
-    assert sum(isinstance(message, AIMessage) for message in found["messages"]) == TURNS + 1
+        state = await agent.ainvoke(None, _CONFIG)
+    assert sum(isinstance(message, AIMessage) for message in state["messages"]) == TURNS + 1
     return model.first - began
 
 
-def _continued(name: str, directory: Path) -> float:
+def _time_to_continue(name: str, directory: Path) -> float:
     path = directory / name.strip("`").replace(" ", "-").replace("`", "")
     path.unlink(missing_ok=True)
-    found = subprocess.run([sys.executable, "-m", __name__, name, str(path)], check=False, timeout=100)
-    assert found.returncode == -signal.SIGKILL, found
+    process = subprocess.run([sys.executable, "-m", __name__, name, str(path)], check=False, timeout=100)
+    assert process.returncode == -signal.SIGKILL, process
     return anyio.run(_go_on, name, str(path))
 
 
@@ -79,11 +79,11 @@ def killed(*, repetitions: int) -> Table:
     """Measure how soon a run on SQLite goes on whose process was killed at a model request."""
     table = Table("Time until a killed run goes on", ["ms to the next model request", "median"])
     with tempfile.TemporaryDirectory() as directory:
-        found: Samples = interleaved(
-            {name: partial(_continued, name, Path(directory)) for name in (OURS, THEIRS)}, repetitions
+        samples: Samples = measure_in_turns(
+            {name: partial(_time_to_continue, name, Path(directory)) for name in (OURS, THEIRS)}, repetitions
         )
-    for name in found:
-        table.add(name, found[name] * 1e3)
+    for name in samples:
+        table.add(name, samples[name] * 1e3)
     return table
 
 

@@ -13,8 +13,8 @@ from tests.benchmark._actors import _asks, _whole
 from tests.benchmark._agent import Parrot
 from tests.benchmark._contestants import LOOK_UP
 from tests.benchmark._cost import building, calls
-from tests.benchmark._journal import kept
-from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, interleaved, timed
+from tests.benchmark._journal import durable_runs
+from tests.benchmark._measure import BACKENDS, Contestant, Samples, Table, measure_in_turns, timing_of
 from tests.benchmark._workers import _round_trips
 
 from ._frameworks import FRAMEWORKS, HAND, OURS, Framework, of_callboard
@@ -56,9 +56,13 @@ class Found:
 def contestants(turns: int, calls: int) -> Mapping[str, Contestant]:
     """Return each framework's run on asyncio, and callboard's on trio, where no other framework runs."""
     times = -(-_AT_LEAST // (turns * calls))
-    found = {one.name: timed("asyncio", one.build(turns, calls), times=times) for one in FRAMEWORKS if is_there(one)}
-    found[OURS_ON_TRIO] = timed("trio", of_callboard(turns, calls), times=times)
-    return found
+    runs = {
+        framework.name: timing_of("asyncio", framework.build(turns, calls), times=times)
+        for framework in FRAMEWORKS
+        if is_there(framework)
+    }
+    runs[OURS_ON_TRIO] = timing_of("trio", of_callboard(turns, calls), times=times)
+    return runs
 
 
 def is_there(framework: Framework) -> bool:
@@ -70,22 +74,22 @@ def is_there(framework: Framework) -> bool:
     return True
 
 
-def measured(size: Size) -> Found:
+def measure_all(size: Size) -> Found:
     """Return all measurements, in the order of the page."""
-    found = Found()
-    _add_nodes(found, size)
-    _add_batches(found, size)
-    _add_loops(found, size)
-    stored = kept(shapes=size.stored, repetitions=size.repetitions)
-    found.tables += [stored, commits(*size.stored[-1]), killed(repetitions=size.killed), asks(size.asks)]
-    for table in found.tables:
+    measurements = Found()
+    _add_nodes(measurements, size)
+    _add_batches(measurements, size)
+    _add_loops(measurements, size)
+    stored = durable_runs(shapes=size.stored, repetitions=size.repetitions)
+    measurements.tables += [stored, commits(*size.stored[-1]), killed(repetitions=size.killed), asks(size.asks)]
+    for table in measurements.tables:
         table.budgets.clear()  # those of `tests.benchmark`
-    return found
+    return measurements
 
 
-def _add_nodes(found: Found, size: Size) -> None:
+def _add_nodes(measurements: Found, size: Size) -> None:
     """Add batches of a node, and the time to build a node and an agent."""
-    found.tables += [
+    measurements.tables += [
         calls(sizes=size.batches, repetitions=size.calls),
         building(count=size.asks // 5 + 1, repetitions=size.calls),
     ]
@@ -112,41 +116,41 @@ async def _commits(turns: int, each: int) -> int:
     return statements.count("COMMIT")
 
 
-def _add_batches(found: Found, size: Size) -> None:
+def _add_batches(measurements: Found, size: Size) -> None:
     """Add runs of one reply with a number of calls, and of a last reply."""
-    samples = {count: interleaved(contestants(1, count), size.repetitions) for count in size.batches}
+    samples = {count: measure_in_turns(contestants(1, count), size.repetitions) for count in size.batches}
     columns = ["us of processor time for a call", *(f"{count:,} call{'s' if count > 1 else ''}" for count in samples)]
     table = Table("A run with one reply of many calls", columns)
     for name in next(iter(samples.values())):
-        table.add(name, *(one[name] * 1e6 / count for count, one in samples.items()))
+        table.add(name, *(batch_samples[name] * 1e6 / count for count, batch_samples in samples.items()))
     _add_ratios(table, list(samples.values()))
-    found.tables.append(table)
+    measurements.tables.append(table)
 
 
 def _add_ratios(table: Table, columns: Sequence[Samples]) -> None:
     table.add(*(["*ratios*"] + [""] * len(columns)))
-    table.add(f"{OURS} : {HAND}", *(one.ratio(OURS, HAND) for one in columns))
-    table.add(f"{OURS_ON_TRIO} : {OURS}", *(one.ratio(OURS_ON_TRIO, OURS) for one in columns))
+    table.add(f"{OURS} : {HAND}", *(column.ratio(OURS, HAND) for column in columns))
+    table.add(f"{OURS_ON_TRIO} : {OURS}", *(column.ratio(OURS_ON_TRIO, OURS) for column in columns))
     for name in columns[0]:
         if name not in (OURS, OURS_ON_TRIO, HAND):
-            table.add(f"{name} : {OURS}", *(one.ratio(name, OURS) for one in columns))
+            table.add(f"{name} : {OURS}", *(column.ratio(name, OURS) for column in columns))
 
 
-def _add_loops(found: Found, size: Size) -> None:
-    samples = [interleaved(contestants(turns, calls), size.repetitions) for turns, calls in size.loops]
+def _add_loops(measurements: Found, size: Size) -> None:
+    samples = [measure_in_turns(contestants(turns, calls), size.repetitions) for turns, calls in size.loops]
     columns = ["ms of processor time for a run", *(f"{turns} x {calls:,}" for turns, calls in size.loops)]
     table = Table("An agent loop of several turns", columns)
     for name in samples[0]:
-        table.add(name, *(one[name] * 1e3 for one in samples))
+        table.add(name, *(loop_samples[name] * 1e3 for loop_samples in samples))
     _add_ratios(table, samples)
-    found.tables.append(table)
+    measurements.tables.append(table)
 
 
 def asks(count: int) -> Table:
     """Measure one question and its answer: in the process, and in a worker process."""
     table = Table("One ask, by the place of the answer", ["us", *BACKENDS])
-    own = interleaved({one: _whole(_asks, one, count) for one in BACKENDS}, 3)
-    table.add("an actor in the process (processor time)", *(own[one] * 1e6 for one in BACKENDS))
-    rounds = [anyio.run(_round_trips, count, backend=one) for one in BACKENDS]
+    in_process = measure_in_turns({backend: _whole(_asks, backend, count) for backend in BACKENDS}, 3)
+    table.add("an actor in the process (processor time)", *(in_process[backend] * 1e6 for backend in BACKENDS))
+    rounds = [anyio.run(_round_trips, count, backend=backend) for backend in BACKENDS]
     table.add("a worker process", *(call * 1e6 for _, call, _ in rounds))
     return table

@@ -69,7 +69,11 @@ def draw_memory(axes: Any, colours: list[str], columns: list[str], rows: Rows) -
     asyncio = columns.index("asyncio")
     names = {_on_two_lines(name): values[asyncio] for name, values in rows.items()}
     is_ours = [name.startswith("callboard") for name in names]
-    bars = axes.barh(list(names), list(names.values()), color=[colours[1] if ours else colours[0] for ours in is_ours])
+    bars = axes.barh(
+        list(names),
+        list(names.values()),
+        color=[colours[1] if is_callboard else colours[0] for is_callboard in is_ours],
+    )
     axes.bar_label(bars, fmt="%g", padding=3, color=axes.xaxis.label.get_color(), fontsize="small")
     axes.invert_yaxis()
     axes.set(xlabel="KB for each waiting call")
@@ -90,8 +94,8 @@ def _on_two_lines(name: str) -> str:
 def _bars(axes: Any, columns: list[str], rows: Rows, colours: list[str]) -> None:
     """Draw a group of bars for each column, each bar with its figure."""
     width = 0.8 / len(rows)
-    for place, (colour, (name, values)) in enumerate(zip(colours, rows.items(), strict=False)):
-        offsets = [column + (place - (len(rows) - 1) / 2) * width for column in range(len(columns))]
+    for position, (colour, (name, values)) in enumerate(zip(colours, rows.items(), strict=False)):
+        offsets = [column + (position - (len(rows) - 1) / 2) * width for column in range(len(columns))]
         bars = axes.bar(offsets, values, width * 0.9, color=colour, label=name)
         axes.bar_label(bars, fmt="%g", padding=2, color=colour, fontsize="x-small")
     axes.set_xticks(range(len(columns)), columns)

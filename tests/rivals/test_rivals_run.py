@@ -13,9 +13,9 @@ pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.hangs_
 
 
 def test_each_framework_that_is_there_is_measured() -> None:
-    found = _measures.measured(_measures.TINY)
-    assert all(isinstance(table, Table) and table.rows for table in found.tables)
-    [runs] = [table for table in found.tables if table.title == "A run with one reply of many calls"]
+    measurements = _measures.measure_all(_measures.TINY)
+    assert all(isinstance(table, Table) and table.rows for table in measurements.tables)
+    [runs] = [table for table in measurements.tables if table.title == "A run with one reply of many calls"]
     assert {"written by hand", "callboard", "callboard, trio"} <= {row[0] for row in runs.rows}
 
 

@@ -66,8 +66,8 @@ class Line(NamedTuple):
 
 
 def _lines(text: str) -> list[Line]:
-    found = [line.split() for line in text.splitlines()]
-    return [Line(float(t), what, int(pid), name, int(n), int(token)) for t, what, pid, name, n, token in found]
+    rows = [line.split() for line in text.splitlines()]
+    return [Line(float(t), action, int(pid), name, int(n), int(token)) for t, action, pid, name, n, token in rows]
 
 
 def read(resource: Path) -> list[Line]:
@@ -91,10 +91,10 @@ def until_ready(process: "subprocess.Popen[bytes]") -> None:
 
 
 def go(*started: "subprocess.Popen[bytes]") -> None:
-    for one in started:
-        assert one.stdin is not None
-        one.stdin.write(b"go\n")
-        one.stdin.flush()
+    for process in started:
+        assert process.stdin is not None
+        process.stdin.write(b"go\n")
+        process.stdin.flush()
 
 
 def end(process: "subprocess.Popen[bytes]") -> None:
@@ -107,20 +107,20 @@ def waiting(resource: Path, *plans: dict[str, Any]) -> "Iterator[list[subprocess
     """Start processes that wait before their calls; kill the remaining ones at the end."""
     started = [start(resource, **plan) for plan in plans]
     try:
-        for one in started:
-            until_ready(one)
+        for process in started:
+            until_ready(process)
         yield started
     finally:
-        for one in started:
-            end(one)
+        for process in started:
+            end(process)
 
 
-def said(process: "subprocess.Popen[bytes]") -> dict[str, int]:
+def read_outcomes(process: "subprocess.Popen[bytes]") -> dict[str, int]:
     """Return how the calls of a process ended, after the last one."""
     assert process.stdout is not None
-    found = json.loads(process.stdout.readline())
+    outcomes = json.loads(process.stdout.readline())
     assert process.wait(timeout=240) == 0
-    return dict(found)
+    return dict(outcomes)
 
 
 def until(condition: Callable[[], bool], seconds: float = 30.0) -> None:
@@ -150,8 +150,8 @@ class Timed:
         self._store = store
         self.check = store.check
 
-    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
-        permit = self._store.ask(wanted, on_answer)
+    def ask(self, request: PermitRequest, on_answer: Callable[[], object], /) -> Permit:
+        permit = self._store.ask(request, on_answer)
 
         def begin() -> None:
             _started.set(now())
@@ -166,14 +166,14 @@ class Resource:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._at = self._highest = 0  # what is known of the file: its length, and the highest token
+        self._length = self._highest = 0  # what is known of the file: its length, and the highest token
 
-    def note(self, what: str, name: str = "-", n: int = 0) -> None:
+    def note(self, action: str, name: str = "-", n: int = 0) -> None:
         with self._path.open("a") as file:
-            time = (what == "begin" and _started.get()) or now()
-            file.write(f"{time:.6f} {what} {os.getpid()} {name} {n} {fencing_token() or 0}\n")
+            time = (action == "begin" and _started.get()) or now()
+            file.write(f"{time:.6f} {action} {os.getpid()} {name} {n} {fencing_token() or 0}\n")
 
-    def use(self, what: str, ask: str) -> None:
+    def use(self, action: str, ask: str) -> None:
         """Record an action of the latest owner only.
 
         Raises:
@@ -182,11 +182,11 @@ class Resource:
         token = fencing_token() or 0
         with self._path.open("a+") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
-            file.seek(self._at)
+            file.seek(self._length)
             for line in _lines(file.read()):
                 self._highest = max(self._highest, 0 if line.what == "refused" else line.token)
-            self._at = file.tell()
-            self.note("refused" if token < self._highest else what, ask)
+            self._length = file.tell()
+            self.note("refused" if token < self._highest else action, ask)
         if token < self._highest:
             raise RefusedError(f"{token} is lower than {self._highest}")
 
@@ -259,22 +259,22 @@ def fleet_at(plan: dict[str, Any]) -> Any:
     return store_at(plan["url"], "fleet", prefix=plan["prefix"], lease=plan["lease"])
 
 
-async def _ask_on(one: Any, name: str, draw: random.Random, keys: Sequence[str], outcomes: int) -> None:
+async def _ask_on(workers: Any, name: str, draw: random.Random, keys: Sequence[str], outcomes: int) -> None:
     for number in range(1_000_000):
         ask, key = f"{name}.{number}", draw.choice(keys)
-        use = one[key].work if draw.random() < 0.8 else one[key].work_in_thread
+        use = workers[key].work if draw.random() < 0.8 else workers[key].work_in_thread
         os.write(outcomes, f"asked {key} {ask} 0\n".encode())
         try:
             with anyio.move_on_after(draw.choice([0.03, 60.0, 60.0, 60.0])) as scope:
-                found = await use(ask, draw.choice([0.0, 0.002, 0.02]))
-            said = f"cancelled {key} {ask} 0" if scope.cancelled_caught else f"value {key} {ask} {found}"
+                value = await use(ask, draw.choice([0.0, 0.002, 0.02]))
+            outcome = f"cancelled {key} {ask} 0" if scope.cancelled_caught else f"value {key} {ask} {value}"
         except ActorDiedError:
-            said = f"unknown {key} {ask} 0"
+            outcome = f"unknown {key} {ask} 0"
         except RefusedError:
-            said = f"refused {key} {ask} 0"
+            outcome = f"refused {key} {ask} 0"
         except Exception as error:
-            said = f"error {key} {ask} {type(error).__name__}:{str(error).replace(' ', '_')[:200]}"
-        os.write(outcomes, f"{said}\n".encode())
+            outcome = f"error {key} {ask} {type(error).__name__}:{str(error).replace(' ', '_')[:200]}"
+        os.write(outcomes, f"{outcome}\n".encode())
 
 
 async def ask(plan: dict[str, Any]) -> None:
@@ -283,11 +283,11 @@ async def ask(plan: dict[str, Any]) -> None:
     outcomes = os.open(directory / f"{os.getpid()}.outcomes", os.O_WRONLY | os.O_APPEND | os.O_CREAT)
     draw = random.Random(plan["seed"])
     # Leaving the block ends asks that take longer.
-    async with keyed(Worker(directory), fleet=fleet_at(plan), save="each_call", idle=plan.get("idle", 0.5)) as one:
+    async with keyed(Worker(directory), fleet=fleet_at(plan), save="each_call", idle=plan.get("idle", 0.5)) as workers:
         async with anyio.create_task_group() as tasks:
             for number in range(plan["askers"]):
                 name = f"{os.getpid()}-{number}"
-                tasks.start_soon(_ask_on, one, name, random.Random(draw.random()), plan["keys"], outcomes)
+                tasks.start_soon(_ask_on, workers, name, random.Random(draw.random()), plan["keys"], outcomes)
             print("ready", flush=True)
             await anyio.to_thread.run_sync(sys.stdin.readline)
             tasks.cancel_scope.cancel()

@@ -95,9 +95,9 @@ def running_redis(*options: str, uptime: int = 0) -> Iterator[RedisServer]:
 
     The block begins when the server has run for `uptime` seconds: a fresh server grants no permits for one lease.
     """
-    if (found := program()) is None:
+    if (path := program()) is None:
         pytest.skip("Redis is not installed: apt-get install redis-server")
-    server = RedisServer(found, *options)
+    server = RedisServer(path, *options)
     try:
         server.start()
         server.wait_until_up_for(seconds=uptime)
@@ -121,13 +121,13 @@ def crash(server: PostgresServer) -> None:
 
 def server_url(request: Any, name: str) -> str:
     """Return the URL of the server of all tests, "redis" or "postgres", for a test with this `request`."""
-    found = request.getfixturevalue("redis_server").url if name == "redis" else request.getfixturevalue("postgres_url")
-    return str(found)
+    url = request.getfixturevalue("redis_server").url if name == "redis" else request.getfixturevalue("postgres_url")
+    return str(url)
 
 
-def store_at(url: str, what: str, **options: Any) -> Any:
+def store_at(url: str, kind: str, **options: Any) -> Any:
     """Make a store of limits or a fleet on the server of a URL."""
-    if what == "fleet":
+    if kind == "fleet":
         return PostgresFleet(url, **{"secret": SECRET, **options})
     limits: Any = PostgresLimits if url.startswith("postgresql:") else RedisLimits
     return limits(url, **options)
@@ -142,14 +142,14 @@ class Place:
     def __init__(self, url: str) -> None:
         self.url = url
         self.prefix = f"test-{next(_numbers)}"
-        self._made: list[Any] = []
+        self._stores: list[Any] = []
 
-    def store(self, what: str, **options: Any) -> Any:
-        store = store_at(self.url, what, **{"prefix": self.prefix, **options})
-        self._made.append(store)
+    def store(self, kind: str, **options: Any) -> Any:
+        store = store_at(self.url, kind, **{"prefix": self.prefix, **options})
+        self._stores.append(store)
         return store
 
     def close(self) -> None:
-        for store in self._made:
+        for store in self._stores:
             if hasattr(store, "close"):
                 store.close()

@@ -86,11 +86,11 @@ def fleets(request: pytest.FixtureRequest) -> Fleets:
     make: Callable[..., Any]
     if request.param == "memory":
         server = MemoryServer()
-        make = lambda **given: MemoryFleet(server, **given)
+        make = lambda **options: MemoryFleet(server, **options)
     else:
         place = Place(request.getfixturevalue("postgres_url"))
-        make = lambda **given: place.store("fleet", **given)
-    return lambda **given: make(**{"lease": LEASE, **given})
+        make = lambda **options: place.store("fleet", **options)
+    return lambda **options: make(**{"lease": LEASE, **options})
 
 
 @pytest.fixture

@@ -16,28 +16,28 @@ from ._servers import RedisServer
 pytestmark = [pytest.mark.real_clock, pytest.mark.exhaustive, pytest.mark.hangs_after(300)]
 
 
-def plan_of(what: str, url: str, directory: Path, **options: Any) -> dict[str, Any]:
+def plan_of(kind: str, url: str, directory: Path, **options: Any) -> dict[str, Any]:
     """Return the plan of a process with names of its own for this test at the server."""
-    return {"what": what, "url": url, "prefix": directory.name, **options}
+    return {"what": kind, "url": url, "prefix": directory.name, **options}
 
 
 def peak(lines: list[Line]) -> int:
     """Return the maximum number of concurrent calls."""
-    running = most = 0
+    running = highest = 0
     for line in lines:
         running += 1 if line.what == "begin" else -1
-        most = max(most, running)
-    return most
+        highest = max(highest, running)
+    return highest
 
 
 def most_in_a_window(lines: list[Line], per: float) -> int:
     """Return the maximum number of calls that started within `per` seconds."""
     begun = [line.time for line in lines if line.what == "begin"]
-    return max(sum(first <= one < first + per for one in begun[at:]) for at, first in enumerate(begun))
+    return max(sum(first <= moment < first + per for moment in begun[index:]) for index, first in enumerate(begun))
 
 
 def wait(started: "list[subprocess.Popen[bytes]]") -> list[int]:
-    return [one.wait(timeout=240) for one in started]
+    return [process.wait(timeout=240) for process in started]
 
 
 def until_begun(resource: Path, count: int) -> list[Line]:
@@ -101,14 +101,16 @@ def with_ends(lines: list[Line], killed: set[int]) -> list[Line]:
             del open_ones[line.pid, line.n]
     assert {pid for pid, _ in open_ones} <= killed
     last = {pid: max(line.time for line in lines if line.pid == pid) for pid in killed}
-    return sorted([*lines, *(one._replace(time=last[one.pid] + 1e-6, what="end") for one in open_ones.values())])
+    return sorted(
+        [*lines, *(open_line._replace(time=last[open_line.pid] + 1e-6, what="end") for open_line in open_ones.values())]
+    )
 
 
 def test_a_stopped_process_begins_nothing_with_places_that_it_has_lost(url: str, tmp_path: Path) -> None:
     """The process is stopped again and again; it never starts a call while another process holds the permit."""
     plan = plan_of("limits", url, tmp_path, concurrency=1, calls=3000, seconds=0.002)
-    with waiting(tmp_path / "r", plan, plan) as [stopped, other]:
-        go(stopped, other)
+    with waiting(tmp_path / "r", plan, plan) as [stopped, other_process]:
+        go(stopped, other_process)
         while len(read(tmp_path / "r")) < 50:
             time.sleep(0.02)
         for _ in range(5):
@@ -148,58 +150,58 @@ class Crowd:
     def add(self) -> None:
         """Start one more process, and wait until it asks."""
         plan = {**self._plan, "seed": self._seeds.random(), "backend": self._seeds.choice(["asyncio", "trio"])}
-        one = start(self._directory, **plan)
-        self.running.append(one)
-        until_ready(one)
+        process = start(self._directory, **plan)
+        self.running.append(process)
+        until_ready(process)
 
-    def kill(self, one: "subprocess.Popen[bytes]") -> None:
-        self.running.remove(one)
-        self.disturbed.add(one.pid)
-        end(one)
+    def kill(self, process: "subprocess.Popen[bytes]") -> None:
+        self.running.remove(process)
+        self.disturbed.add(process.pid)
+        end(process)
 
-    def pause(self, one: "subprocess.Popen[bytes]", seconds: float) -> None:
+    def pause(self, process: "subprocess.Popen[bytes]", seconds: float) -> None:
         """Stop a process for longer than its lease."""
-        self.disturbed.add(one.pid)
-        one.send_signal(signal.SIGSTOP)
+        self.disturbed.add(process.pid)
+        process.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
-        one.send_signal(signal.SIGCONT)
+        process.send_signal(signal.SIGCONT)
 
     def finish(self) -> None:
         go(*self.running)
-        for one in self.running:
-            assert one.wait(60) == 0
+        for process in self.running:
+            assert process.wait(60) == 0
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        for one in self.running:
-            end(one)
+        for process in self.running:
+            end(process)
 
 
 def check(directory: Path, crowd: Crowd) -> Counter[str]:
     """Check the guarantees; return how often askers got which outcome."""
-    told = [one for one in outcomes(directory) if one[0] != "asked"]
+    answers = [entry for entry in outcomes(directory) if entry[0] != "asked"]
     done = [line for key in KEYS for line in read(directory / f"{key}.resource")]
     begun = Counter(line.name for line in done if line.what == "begin")
     ended = Counter(line.name for line in done if line.what == "end")
 
-    assert max(Counter(ask for _, _, ask, _ in told).values()) == 1
+    assert max(Counter(ask for _, _, ask, _ in answers).values()) == 1
     assert max(begun.values()) == 1, "an ask was done twice"
-    for what, key, ask, value in told:
-        assert what != "error", value
-        if what == "value":
+    for kind, key, ask, value in answers:
+        assert kind != "error", value
+        if kind == "value":
             assert begun[ask] == ended[ask] == 1, (key, ask)
     for key in KEYS:
-        numbers = [value for what, of, _, value in told if what == "value" and of == key]
+        numbers = [value for kind, of, _, value in answers if kind == "value" and of == key]
         assert len(numbers) == len(set(numbers)), "a state that was answered for was lost"
         _check_one_instance(read(directory / f"{key}.resource"), crowd.disturbed)
-    asked = {ask for what, _, ask, _ in outcomes(directory) if what == "asked"}
-    open_asks = asked - {ask for _, _, ask, _ in told}
-    for pid in {one.pid for one in crowd.running}:
+    asks = {ask for kind, _, ask, _ in outcomes(directory) if kind == "asked"}
+    open_asks = asks - {ask for _, _, ask, _ in answers}
+    for pid in {entry.pid for entry in crowd.running}:
         # Asks that were open when the process was told to end have no line.
         assert len([ask for ask in open_asks if ask.startswith(f"{pid}-")]) <= 4
-    return Counter(what for what, *_ in told)
+    return Counter(kind for kind, *_ in answers)
 
 
 def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
@@ -209,11 +211,11 @@ def _check_one_instance(lines: list[Line], disturbed: set[int]) -> None:
     assert len({line.token for line in accepted}) == len({(line.token, line.pid) for line in accepted})
     at_work: dict[str, Line] = {}
     for line in accepted:
-        for other in at_work.values():
-            if other.token != line.token:
+        for open_action in at_work.values():
+            if open_action.token != line.token:
                 # Only an owner that was killed or stopped may leave a handler without an end.
-                assert other.pid in disturbed, (other, line)
-        at_work = {ask: one for ask, one in at_work.items() if one.token == line.token}
+                assert open_action.pid in disturbed, (open_action, line)
+        at_work = {ask: action for ask, action in at_work.items() if action.token == line.token}
         if line.what == "begin":
             assert not at_work, "two handlers at once"
             at_work[line.name] = line
@@ -239,7 +241,7 @@ def test_random_asks_with_kills_and_pauses(postgres_url: str, tmp_path: Path, se
                 crowd.pause(victim, draw.uniform(1.5, 2.0) * LEASE)
         time.sleep(2 * LEASE)
         crowd.finish()
-        told = check(tmp_path, crowd)
+        counts = check(tmp_path, crowd)
 
-    assert told["value"] > 100
-    print(f"told: {dict(told)}")
+    assert counts["value"] > 100
+    print(f"told: {dict(counts)}")

@@ -38,12 +38,12 @@ def echo(text: str) -> str:
 
 def test_limits_have_the_same_options_on_either_server() -> None:
     """Each option is explained once, and the other class says where."""
-    one, other = RedisLimits, PostgresLimits
-    explained = re.findall(r"(?m)^ {4}(\w+): ", str(inspect.getdoc(one)).partition("Args:\n")[2])
+    redis_limits, postgres_limits = RedisLimits, PostgresLimits
+    explained = re.findall(r"(?m)^ {4}(\w+): ", str(inspect.getdoc(redis_limits)).partition("Args:\n")[2])
 
-    assert inspect.signature(one) == inspect.signature(other)
-    assert [name for name in explained if name[0].islower()] == list(inspect.signature(one).parameters)
-    assert f"`callboard_actors.redis.{one.__name__}`" in str(inspect.getdoc(other))
+    assert inspect.signature(redis_limits) == inspect.signature(postgres_limits)
+    assert [name for name in explained if name[0].islower()] == list(inspect.signature(redis_limits).parameters)
+    assert f"`callboard_actors.redis.{redis_limits.__name__}`" in str(inspect.getdoc(postgres_limits))
 
 
 @pytest.mark.parametrize(
@@ -149,7 +149,7 @@ def test_a_url_that_cannot_be_read_is_refused_where_it_is_written(cls: type[Any]
 
 
 @pytest.mark.parametrize(
-    ("cls", "url", "shown"),
+    ("cls", "url", "expected"),
     [
         (RedisLimits, "redis://:p%2Fw@[::1]:6380/2?socket_timeout=3", "redis://[::1]:6380/2"),
         (RedisLimits, "unix://user:sec@/run/redis@1.sock?db=3", "unix:///run/redis@1.sock"),
@@ -161,9 +161,9 @@ def test_a_url_that_cannot_be_read_is_refused_where_it_is_written(cls: type[Any]
         (PostgresLimits, "postgresql:///app?host=/run/postgresql", "postgresql:///app"),
     ],
 )
-def test_any_other_url_of_a_server_will_do(cls: type[Any], url: str, shown: str) -> None:
+def test_any_other_url_of_a_server_will_do(cls: type[Any], url: str, expected: str) -> None:
     """Quoted passwords, IPv6 addresses, several hosts and sockets are valid."""
-    assert repr(cls(url)) == f"{cls.__name__}({shown!r})"
+    assert repr(cls(url)) == f"{cls.__name__}({expected!r})"
 
 
 @every_store
@@ -187,13 +187,13 @@ def test_a_store_can_be_copied_and_pickled(url: str, what: str, cls: type[Any]) 
     options = {"limits": {"name": "vendor"}, "fleet": {"lease": 3.0}}
     store = store_at(url, what, **options[what])
 
-    for one in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
-        assert type(one) is cls
-        assert repr(one) == repr(store)
+    for copied_store in (copy.deepcopy(store), pickle.loads(pickle.dumps(store))):
+        assert type(copied_store) is cls
+        assert repr(copied_store) == repr(store)
         if what == "limits":
-            assert one.name == "vendor"
+            assert copied_store.name == "vendor"
         else:
-            assert one.lease == 3.0
+            assert copied_store.lease == 3.0
 
 
 def test_what_is_no_store_is_refused() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from callboard import CallPolicy, Limit, StorageError, ToolNode
 from callboard.extend import PermitRequest
-from tests.helpers import ask, ended, make, until
+from tests.helpers import ask, ending_of, make, until
 
 from ._servers import NOWHERE, RedisServer, crash, store_at
 from .limits._world import LEASE, Asking, Stores
@@ -25,7 +25,7 @@ async def work() -> str:
     return "done"
 
 
-def limited(store: Any, **policy: Any) -> ToolNode:
+def node_with_limit(store: Any, **policy: Any) -> ToolNode:
     limit = Limit(concurrency=1, shared=store)
     return ToolNode([make(work)], policies={"work": CallPolicy(limit=limit, **policy)})
 
@@ -34,20 +34,20 @@ async def test_a_call_waits_for_a_server_that_is_away_as_long_as_its_budget_allo
     """By default calls wait, because most outages are short."""
     limits = store_at(nowhere, "limits")
     with anyio.fail_after(20):
-        [message] = await limited(limits, budget=0.3).ainvoke(ask("work"))
+        [message] = await node_with_limit(limits, budget=0.3).ainvoke(ask("work"))
     limits.close()
 
-    assert ended(message) == "deadline"
+    assert ending_of(message) == "deadline"
 
 
 async def test_a_call_is_refused_by_choice_when_the_server_has_been_away_for_a_while(nowhere: str) -> None:
     """By option calls are refused; the message tells the model the reason but no password."""
     limits = store_at(nowhere, "limits", away="refuse", patience=0.1)
     with anyio.fail_after(20):
-        [message] = await limited(limits).ainvoke(ask("work"))
+        [message] = await node_with_limit(limits).ainvoke(ask("work"))
     limits.close()
 
-    assert ended(message) == "rejected"
+    assert ending_of(message) == "rejected"
     assert "127.0.0.1:1" in message.content
     assert "cannot be reached" in message.content
 
@@ -59,24 +59,24 @@ async def test_who_waits_is_served_when_the_server_is_there_again(kind: str, req
     PostgreSQL empties its unlogged tables after a crash. The server gives nothing away before it is told of permits.
     """
     server, url = _own(kind, request)
-    one, other = (store_at(url, "limits", lease=LEASE) for _ in range(2))
+    first_store, second_store = (store_at(url, "limits", lease=LEASE) for _ in range(2))
     asking = Asking(Limit(concurrency=1))
-    await asking.ask(one, "holder")
+    await asking.ask(first_store, "holder")
     await asking.until_answered("holder")
     asking.permits["holder"].begin()  # the server may be away for longer than the lease
     for number in range(4):
-        await asking.ask((one, other)[number % 2], f"{number}")
+        await asking.ask((first_store, second_store)[number % 2], f"{number}")
     _kill(server)
     await anyio.sleep(0.1)
     server.start()
     await anyio.sleep(3 * LEASE + 1)
     assert asking.answered == ["holder"]
 
-    for who in ("holder", "0", "1", "2"):
-        await asking.until_answered(who)
-        asking.leave(who)
+    for name in ("holder", "0", "1", "2"):
+        await asking.until_answered(name)
+        asking.leave(name)
     await asking.until_answered("3")
-    for store in (one, other):
+    for store in (first_store, second_store):
         store.close()
 
     assert asking.answered == ["holder", "0", "1", "2", "3"]
@@ -97,15 +97,15 @@ def _kill(server: Any) -> None:
 
 async def test_a_server_that_stood_still_takes_no_places_away(own_redis: RedisServer, own_stores: Stores) -> None:
     """The processes kept renewing, but the server did not read; no permit may expire because of that."""
-    one, other = own_stores(), own_stores()
+    first_store, second_store = own_stores(), own_stores()
     asking = Asking(Limit(concurrency=2))
-    await asking.ask(one, "a")
-    await asking.ask(other, "b")
+    await asking.ask(first_store, "a")
+    await asking.ask(second_store, "b")
     await asking.until_answered("a", "b")
-    for who in ("a", "b"):
-        asking.permits[who].begin()  # a permit whose call has not started is dropped when it may be lost
-    await asking.ask(one, "c")
-    await asking.ask(other, "d")
+    for name in ("a", "b"):
+        asking.permits[name].begin()  # a permit whose call has not started is dropped when it may be lost
+    await asking.ask(first_store, "c")
+    await asking.ask(second_store, "d")
 
     own_redis.pause(on=True)
     await anyio.sleep(2 * LEASE)
@@ -121,11 +121,11 @@ async def test_places_that_are_left_while_the_server_is_away_are_free_when_it_is
     own_redis: RedisServer, own_stores: Stores
 ) -> None:
     """Releases that could not be sent are sent after the outage."""
-    one, other = own_stores(), own_stores()
+    first_store, second_store = own_stores(), own_stores()
     asking = Asking(Limit(concurrency=1))
-    await asking.ask(one, "holder")
+    await asking.ask(first_store, "holder")
     await asking.until_answered("holder")
-    await asking.ask(other, "next")
+    await asking.ask(second_store, "next")
     own_redis.kill()
     asking.leave("holder")
     own_redis.start()
@@ -168,7 +168,7 @@ async def test_a_wrong_password_is_said_at_once(locked_redis: RedisServer) -> No
     """A wrong password will not become right; going on without the server would hide it."""
     store = store_at(locked_redis.url, "limits", patience=10.0)
     with anyio.fail_after(30), pytest.raises(StorageError, match="user and a password"):
-        await limited(store).ainvoke(ask("work"))
+        await node_with_limit(store).ainvoke(ask("work"))
     store.close()
 
 
@@ -176,6 +176,6 @@ async def test_a_database_that_is_not_there_is_said_at_once(postgres_url: str) -
     """A missing database is a permanent error, like a wrong password."""
     store = store_at(postgres_url.rpartition("/")[0] + "/nobody_made_it", "limits", patience=10.0)
     with anyio.fail_after(30), pytest.raises(StorageError, match="nobody_made_it") as caught:
-        await limited(store).ainvoke(ask("work"))
+        await node_with_limit(store).ainvoke(ask("work"))
     assert "p%3Ass" not in str(caught.value)
     store.close()

@@ -39,7 +39,7 @@ def navigation() -> list[dict[str, Any]]:
     return [
         {"Overview": "README.md"},
         {"All pages": site_path(INDEX, "pages.md")},
-        *({title: found} for title, found in sections.items() if found),
+        *({title: content} for title, content in sections.items() if content),
     ]
 
 
@@ -59,14 +59,14 @@ def search_weight(page: str) -> dict[str, Any]:
 def site_path(source: str, target: str) -> str | None:
     """Return the path in the site for a link of a file of the repository, or `None` for an address or a dead link."""
     path = posixpath.normpath(posixpath.join(posixpath.dirname(source), target))
-    found = ROOT / path
-    if "://" in target or path.startswith("..") or not found.exists():
+    file = ROOT / path
+    if "://" in target or path.startswith("..") or not file.exists():
         return None
-    if found.is_dir():
+    if file.is_dir():
         path = f"{path}/README.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
-    return f"{OUTSIDE}/{path}.md" if found.is_file() and found.suffix in _CODE else f"{OUTSIDE}/{path}"
+    return f"{OUTSIDE}/{path}.md" if file.is_file() and file.suffix in _CODE else f"{OUTSIDE}/{path}"
 
 
 def repository_path(page: str) -> str:
@@ -78,15 +78,15 @@ def repository_path(page: str) -> str:
 
 def text_of(path: str) -> str:
     """Return a file of the repository as Markdown: code in a fence, and a folder as its README, or a list of files."""
-    found = ROOT / path
-    if (found / "README.md").is_file():
-        found /= "README.md"
-    if found.suffix == ".md":
-        return found.read_text()
-    if found.is_dir():
-        names = sorted(file.name for file in found.iterdir() if file.suffix in _CODE and file.name[0] not in "._")
+    source = ROOT / path
+    if (source / "README.md").is_file():
+        source /= "README.md"
+    if source.suffix == ".md":
+        return source.read_text()
+    if source.is_dir():
+        names = sorted(file.name for file in source.iterdir() if file.suffix in _CODE and file.name[0] not in "._")
         return f"# `{path}`\n\n" + "\n".join(f"- [`{name}`]({name})" for name in names)
-    return f"# `{path}`\n\n`````{found.suffix.removeprefix('.')}\n{found.read_text()}\n`````\n"
+    return f"# `{path}`\n\n`````{source.suffix.removeprefix('.')}\n{source.read_text()}\n`````\n"
 
 
 def _source_of_links(path: str) -> str:
@@ -97,16 +97,16 @@ def _source_of_links(path: str) -> str:
 def _parts(text: str) -> list[tuple[str, bool]]:
     """Return the parts of a page, each with `True` if it is a fenced block."""
     parts: list[tuple[str, bool]] = []
-    place = 0
+    position = 0
     for fence in _FENCE.finditer(text):
-        parts += [(text[place : fence.start()], False), (fence[0], True)]
-        place = fence.end()
-    return [*parts, (text[place:], False)]
+        parts += [(text[position : fence.start()], False), (fence[0], True)]
+        position = fence.end()
+    return [*parts, (text[position:], False)]
 
 
 def outside_pages() -> dict[str, str]:
     """Return the files outside `docs` that pages link to, directly or through each other, by their path in the site."""
-    found: dict[str, str] = {}
+    repository_paths: dict[str, str] = {}
     pending = [f"docs/{page.relative_to(ROOT / 'docs').as_posix()}" for page in (ROOT / "docs").rglob("*.md")]
     while pending:
         path = pending.pop()
@@ -115,10 +115,10 @@ def outside_pages() -> dict[str, str]:
         for part, is_code in _parts(text_of(path)):
             for link in [] if is_code else _LINK.finditer(part):
                 page = site_path(_source_of_links(path), link["target"])
-                if page is not None and page.startswith(f"{OUTSIDE}/") and page not in found:
-                    found[page] = repository_path(page)
-                    pending.append(found[page])
-    return found
+                if page is not None and page.startswith(f"{OUTSIDE}/") and page not in repository_paths:
+                    repository_paths[page] = repository_path(page)
+                    pending.append(repository_paths[page])
+    return repository_paths
 
 
 def for_the_site(text: str, page: str) -> str:
@@ -126,8 +126,12 @@ def for_the_site(text: str, page: str) -> str:
     source = _source_of_links(repository_path(page))
 
     def on_the_site(link: re.Match[str]) -> str:
-        place = site_path(source, link["target"])
-        return link[0] if place is None else posixpath.relpath(place, posixpath.dirname(page)) + (link["anchor"] or "")
+        site_target = site_path(source, link["target"])
+        return (
+            link[0]
+            if site_target is None
+            else posixpath.relpath(site_target, posixpath.dirname(page)) + (link["anchor"] or "")
+        )
 
     return "".join(
         part.replace("```python no-run\n", "```python\n", 1) if is_code else _by_theme(_LINK.sub(on_the_site, part))

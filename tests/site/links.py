@@ -32,17 +32,17 @@ class Html(HTMLParser):
 
 
 def pages(site: Path) -> dict[str, Html]:
-    found: dict[str, Html] = {}
+    pages_by_name: dict[str, Html] = {}
     for file in sorted(site.rglob("*.html")):
-        page = found[file.relative_to(site).as_posix()] = Html()
+        page = pages_by_name[file.relative_to(site).as_posix()] = Html()
         page.feed(file.read_text())
-    return found
+    return pages_by_name
 
 
 def faults(site: Path) -> Iterator[str]:
     """Yield a line for each link of a page that leads nowhere, and for each file that comes from another host."""
-    found = pages(site)
-    for name, page in found.items():
+    pages_by_name = pages(site)
+    for name, page in pages_by_name.items():
         for target, is_loaded in page.links:
             parts = urlsplit(target)
             if parts.scheme or parts.netloc:
@@ -56,15 +56,15 @@ def faults(site: Path) -> Iterator[str]:
                 file = posixpath.normpath(f"{file}/index.html")
             if not (site / file).is_file():
                 yield f"{name}: no file for {target}"
-            elif parts.fragment and file in found and unquote(parts.fragment) not in found[file].ids:
+            elif parts.fragment and file in pages_by_name and unquote(parts.fragment) not in pages_by_name[file].ids:
                 yield f"{name}: no anchor for {target}"
 
 
 def main(folder: Path) -> int:
     """Print the faults of a site, and return 1 if it has any, or no page."""
-    found, number = list(faults(folder)), len(pages(folder))
-    print(*found, f"{len(found)} faults in {number} pages", sep="\n")
-    return 1 if found or not number else 0
+    messages, number = list(faults(folder)), len(pages(folder))
+    print(*messages, f"{len(messages)} faults in {number} pages", sep="\n")
+    return 1 if messages or not number else 0
 
 
 if __name__ == "__main__":

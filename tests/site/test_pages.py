@@ -8,19 +8,19 @@ import pytest
 from tests.site import _pages
 
 
-def listed(nav: list[Any]) -> list[str]:
+def pages_in(nav: list[Any]) -> list[str]:
     """Return the pages of a navigation in its order."""
     pages: list[str] = []
     for entry in nav:
-        [found] = entry.values()
-        pages += listed(found) if isinstance(found, list) else [found]
+        [target] = entry.values()
+        pages += pages_in(target) if isinstance(target, list) else [target]
     return pages
 
 
 def test_the_navigation_has_each_page_once() -> None:
     """It is read from `docs/pages.md`, whose lists "Begin with ..." have numbers and are not part of it."""
     docs = _pages.ROOT / "docs"
-    pages = listed(_pages.navigation())
+    pages = pages_in(_pages.navigation())
     inside = [page for page in pages if not page.startswith("repository/")]
 
     assert sorted(inside) == sorted(page.relative_to(docs).as_posix() for page in docs.rglob("*.md"))
@@ -83,7 +83,7 @@ def test_no_page_shows_a_light_picture_to_a_reader_in_the_dark() -> None:
     light = {name: re.findall(r"[\w/.-]+-light\.\w+", _pages._PICTURE.sub("", text)) for name, text in pages.items()}
 
     assert pictures
-    assert {name: found for name, found in light.items() if found} == {}
+    assert {name: light_only for name, light_only in light.items() if light_only} == {}
 
 
 def test_files_outside_are_followed_from_page_to_page() -> None:

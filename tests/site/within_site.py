@@ -129,8 +129,8 @@ def test_no_page_is_wider_than_the_window(window: Window, folder: str) -> None:
             window.page.set_viewport_size({"width": 1280, "height": 844})
             faults = window.open(name).evaluate(WIDER)
             window.page.set_viewport_size({"width": 390, "height": 844})
-            for one in [*faults, *window.page.evaluate(WIDER)]:
-                window.fault(f"wider than the window: {one}")
+            for element in [*faults, *window.page.evaluate(WIDER)]:
+                window.fault(f"wider than the window: {element}")
 
 
 @needs_chromium
@@ -166,10 +166,10 @@ def test_search_finds(window: Window, words: str) -> None:
     """Search runs in the browser, on an index of the site."""
     page = window.open("index.html")
     page.locator(".md-search__input").fill(words)
-    found = page.locator(".md-search-result__item").first
-    found.wait_for(state="attached")
+    result = page.locator(".md-search-result__item").first
+    result.wait_for(state="attached")
 
-    assert words.lower() in found.inner_text().lower()
+    assert words.lower() in result.inner_text().lower()
 
 
 SEARCHES = {
@@ -209,7 +209,7 @@ def test_the_page_that_answers_is_among_the_first_three(window: Window) -> None:
         links = page.locator(".md-search-result__item > a.md-search-result__link:first-child")
         links.first.wait_for(state="attached")
         first = [urlsplit(link.get_attribute("href")).path.removeprefix("/") for link in links.all()[:3]]
-        if not any(re.match(answer, place) for place in first):
+        if not any(re.match(answer, address) for address in first):
             missed[words] = first
 
     assert missed == {}
@@ -221,10 +221,10 @@ def test_the_page_that_answers_is_among_the_first_three(window: Window) -> None:
 def test_words_of_other_frameworks_lead_to_background_calls(window: Window, words: str) -> None:
     page = window.open("index.html")
     page.locator(".md-search__input").fill(words)
-    found = page.locator(".md-search-result__item > a")
-    found.first.wait_for(state="attached")
+    results = page.locator(".md-search-result__item > a")
+    results.first.wait_for(state="attached")
 
-    assert any("how-to/background-calls.html" in found.nth(place).get_attribute("href") for place in range(3))
+    assert any("how-to/background-calls.html" in results.nth(index).get_attribute("href") for index in range(3))
 
 
 @needs_chromium
@@ -234,10 +234,10 @@ def test_search_finds_in_a_folder_without_a_server(browser: Any) -> None:
     window = Window(browser, SITE.as_uri())
     page = window.open("how-to/limits.html")
     page.locator(".md-search__input").fill("drain")
-    found = page.locator(".md-search-result__item a").first
-    found.wait_for(state="attached")
+    result = page.locator(".md-search-result__item a").first
+    result.wait_for(state="attached")
 
-    assert found.get_attribute("href").startswith(SITE.as_uri())
+    assert result.get_attribute("href").startswith(SITE.as_uri())
     window.context.close()
     assert window.faults == []
 

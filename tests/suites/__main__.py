@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from ._explained import EXPLAINED
-from ._outcome import Comparison, Outcomes, passed, run
+from ._outcome import Comparison, Outcomes, run, tests_that_pass
 from ._suite import REPOSITORY, SUITES, Suite, environment_for, source_of
 
 
@@ -21,12 +21,12 @@ def options() -> argparse.Namespace:
         help="take a suite from a checkout of its repository; deepagents publishes no tests, so it needs one",
     )
     parser.add_argument("--into", type=Path, default=REPOSITORY / "build" / "suites", help="where sources are kept")
-    found = parser.parse_args()
-    if unknown := set(found.names) - set(names):
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(names):
         parser.error(f"no suite is called {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    if wrong := [word for word in found.checkout if word.partition("=")[0] not in names or "=" not in word]:
+    if wrong := [word for word in arguments.checkout if word.partition("=")[0] not in names or "=" not in word]:
         parser.error(f"--checkout takes NAME=FOLDER with the name of a suite, got {wrong[0]!r}")
-    return found
+    return arguments
 
 
 Done = dict[tuple[str, str, bool], Outcomes]
@@ -47,10 +47,10 @@ def compare(suite: Suite, into: Path, checkout: Path | None, done: Done) -> Comp
     return Comparison(suite, done[tests], with_ours)
 
 
-def unexplained(comparison: Comparison) -> list[str]:
+def report_differences(comparison: Comparison) -> list[str]:
     """Print a row for the docs and every difference; return the differences without an explanation."""
     suite, reasons = comparison.suite, EXPLAINED.get(comparison.suite.name, {})
-    counts = f"{len(passed(comparison.without))} | {len(passed(comparison.with_ours))}"
+    counts = f"{len(tests_that_pass(comparison.without))} | {len(tests_that_pass(comparison.with_ours))}"
     print(f"| {suite.name} {suite.version} | {len(comparison.without)} | {counts} |", flush=True)
     for test in comparison.lost:
         print(f"    lost: {test}: {reasons.get(test, 'NOT EXPLAINED')}")
@@ -64,17 +64,17 @@ def unexplained(comparison: Comparison) -> list[str]:
 
 def main() -> None:
     """Run the suites; return an error status if a difference has no explanation."""
-    found = options()
-    found.into.mkdir(parents=True, exist_ok=True)
-    checkouts = {name: Path(folder) for name, _, folder in (word.partition("=") for word in found.checkout)}
+    arguments = options()
+    arguments.into.mkdir(parents=True, exist_ok=True)
+    checkouts = {name: Path(folder) for name, _, folder in (word.partition("=") for word in arguments.checkout)}
     print("| suite | tests | pass with LangGraph | pass with callboard |\n|---|---|---|---|")
-    left, done = [], Done()
+    differences, done = [], Done()
     for suite in SUITES:
-        if not found.names or suite.name in found.names:
-            comparison = compare(suite, found.into, checkouts.get(suite.distribution), done)
-            left += [] if comparison is None else unexplained(comparison)
-    if left:
-        raise SystemExit(f"{len(left)} differences are not explained in tests/suites/_explained.py")
+        if not arguments.names or suite.name in arguments.names:
+            comparison = compare(suite, arguments.into, checkouts.get(suite.distribution), done)
+            differences += [] if comparison is None else report_differences(comparison)
+    if differences:
+        raise SystemExit(f"{len(differences)} differences are not explained in tests/suites/_explained.py")
 
 
 if __name__ == "__main__":

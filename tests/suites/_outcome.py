@@ -26,31 +26,33 @@ class Comparison:
     @property
     def lost(self) -> list[str]:
         """Tests that pass only without callboard."""
-        return sorted(passed(self.without) - passed(self.with_ours))
+        return sorted(tests_that_pass(self.without) - tests_that_pass(self.with_ours))
 
     @property
     def won(self) -> list[str]:
         """Tests that pass only with callboard."""
-        return sorted(passed(self.with_ours) - passed(self.without))
+        return sorted(tests_that_pass(self.with_ours) - tests_that_pass(self.without))
 
 
-def passed(outcomes: Outcomes) -> set[str]:
+def tests_that_pass(outcomes: Outcomes) -> set[str]:
     return {test for test, outcome in outcomes.items() if outcome == "passed"}
 
 
 def run(suite: Suite, python: Path, source: Path, report: Path, *, in_place: bool) -> Outcomes:
     """Run a suite in a process of its own, with callboard in the place of the suite's names or without."""
-    words = [python, "-m", "pytest", "-q", suite.tests, *suite.options, "-p", "no:cacheprovider"]
-    words += [f"--timeout={SLOWEST}", "-o", "asyncio_default_fixture_loop_scope=function", f"--junitxml={report}"]
+    arguments = [python, "-m", "pytest", "-q", suite.tests, *suite.options, "-p", "no:cacheprovider"]
+    arguments += [f"--timeout={SLOWEST}", "-o", "asyncio_default_fixture_loop_scope=function", f"--junitxml={report}"]
     plugins = ["coroutines_only"] if suite.on_trio else []
     if in_place:
         plugins += [suite.plugin, "no:asyncio", "coroutines_on_trio"] if suite.on_trio else [suite.plugin]
     for plugin in plugins:
-        words += ["-p", plugin]
+        arguments += ["-p", plugin]
     environment = {**os.environ, "PYTHONPATH": str(HERE / "plugin"), "NO_DOCKER": "true"}
     environment |= {"LANGSMITH_TRACING": "false", "LANGCHAIN_TRACING_V2": "false"}
     report.unlink(missing_ok=True)
-    done = subprocess.run([*map(str, words)], cwd=source, env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [*map(str, arguments)], cwd=source, env=environment, capture_output=True, text=True, check=False
+    )
     report.with_suffix(".log").write_text(done.stdout + done.stderr)
     if not report.exists():
         raise SystemExit(f"{suite.name} wrote no report; the end of what it said:\n{done.stdout[-3000:]}")

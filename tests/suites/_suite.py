@@ -141,6 +141,6 @@ def environment_for(suite: Suite, source: Path, into: Path) -> Path:
         command("uv", "venv", "--quiet", "--python", "3.11", folder)
     extras: Sequence[str] = ("pytest>=8.3", "pytest-timeout>=2.4", *suite.needs)
     library = f"{suite.distribution}=={suite.version}" if suite.beside_others else str(source)
-    ours = ("--editable", f"{REPOSITORY}[cli,langchain,sqlite]")
-    command("uv", "pip", "install", "--quiet", "--python", python, *extras, library, *ours)
+    own_package = ("--editable", f"{REPOSITORY}[cli,langchain,sqlite]")
+    command("uv", "pip", "install", "--quiet", "--python", python, *extras, library, *own_package)
     return python

@@ -28,19 +28,19 @@ async def main():
         config = {"configurable": {"thread_id": "ann"}}
 
         async with agent([calls(("delete", {"path": "old.txt"}))]) as first:
-            asked = await first.ainvoke({"messages": [("user", "Delete old.txt.")]}, config)
-        [question] = asked["__interrupt__"]
+            paused_state = await first.ainvoke({"messages": [("user", "Delete old.txt.")]}, config)
+        [question] = paused_state["__interrupt__"]
         assert question.value[0]["action_request"] == {"action": "delete", "args": {"path": "old.txt"}}
         assert deleted == []
 
         async with agent(["It is gone."]) as second:
-            found = await second.ainvoke(Command(resume={question.id: {"type": "accept"}}), config)
+            state = await second.ainvoke(Command(resume={question.id: {"type": "accept"}}), config)
         assert deleted == ["old.txt"]
-        assert [message.content for message in found["messages"][2:]] == ["old.txt deleted", "It is gone."]
+        assert [message.content for message in state["messages"][2:]] == ["old.txt deleted", "It is gone."]
 
         async with agent(["You asked me to delete old.txt."]) as third:
-            found = await third.ainvoke({"messages": [("user", "What did I ask?")]}, config)
-        assert len(found["messages"]) == 6
+            state = await third.ainvoke({"messages": [("user", "What did I ask?")]}, config)
+        assert len(state["messages"]) == 6
 
 
 if __name__ == "__main__":

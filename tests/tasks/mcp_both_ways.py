@@ -26,10 +26,10 @@ async def main():
         async with McpServer(connect, name="shop", prefix="shop_") as shop:
             node = ToolNode([shop], policies={"shop_price": CallPolicy(timeout=5.0)})
             agent = create_react_agent(ScriptedModel([calls(("shop_price", {"article": "tea"})), "3.50"]), node)
-            found = (await agent.ainvoke({"messages": [("user", "How much is tea?")]}))["messages"]
+            messages = (await agent.ainvoke({"messages": [("user", "How much is tea?")]}))["messages"]
 
-    assert found[2].text == "tea: 3.50"
-    assert found[3].content == "3.50"
+    assert messages[2].text == "tea: 3.50"
+    assert messages[3].content == "3.50"
 
 
 if __name__ == "__main__":

@@ -35,13 +35,13 @@ async def main():
 
     node = ToolNode([child(Notebook, key=by_user, cap=100, idle=600.0)], timeout=5.0)
     agent = create_react_agent(ScriptedModel(write("tea", "ham", "egg")), node)
-    found = []
+    contents = []
     async with agent:
         for user in ("ann", "bob", "ann"):
             state = await agent.ainvoke({"messages": [("user", "Note it.")]}, {"configurable": {"user_id": user}})
-            found.append(state["messages"][2].content)
+            contents.append(state["messages"][2].content)
 
-    assert found == ["tea", "ham", "tea, egg"]
+    assert contents == ["tea", "ham", "tea, egg"]
 
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import anyio
 
 from callboard import CallPolicy, Limit, ToolNode, tool_call
 
-running, most, together = Counter(), Counter(), []
+running, peaks, together = Counter(), Counter(), []
 
 
 def host_of(call):
@@ -19,7 +19,7 @@ async def fetch(url: str) -> str:
     """Fetch a page."""
     host = urlsplit(url).hostname
     running[host] += 1
-    most[host] = max(most[host], running[host])
+    peaks[host] = max(peaks[host], running[host])
     together.append(running.total())
     await anyio.sleep(0.02)
     running[host] -= 1
@@ -29,10 +29,10 @@ async def fetch(url: str) -> str:
 async def main():
     urls = [f"https://{host}/{n}" for host in ("a.example", "b.example") for n in range(3)]
     batch = [tool_call("fetch", url, url=url) for url in urls]
-    found = (await ToolNode([fetch]).ainvoke(batch))["messages"]
+    messages = (await ToolNode([fetch]).ainvoke(batch))["messages"]
 
-    assert [message.content for message in found] == [f"page {url}" for url in urls]
-    assert most == {"a.example": 1, "b.example": 1}
+    assert [message.content for message in messages] == [f"page {url}" for url in urls]
+    assert peaks == {"a.example": 1, "b.example": 1}
     assert max(together) == 2
 
 

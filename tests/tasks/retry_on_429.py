@@ -13,10 +13,10 @@ def too_many(error):
 
 async def main():
     replies = [httpx2.Response(429, headers={"Retry-After": "1"}), httpx2.Response(200, text="3 hits")]
-    asked = []
+    request_times = []
 
     def server(request):
-        asked.append(anyio.current_time())
+        request_times.append(anyio.current_time())
         return replies.pop(0) if request.url.path == "/search" else httpx2.Response(500)
 
     async with httpx2.AsyncClient(transport=httpx2.MockTransport(server)) as client:
@@ -32,8 +32,8 @@ async def main():
 
     assert hits.content == "3 hits"
     assert broken.status == "error"
-    assert len(asked) == 3
-    assert max(asked) - min(asked) >= 1.0
+    assert len(request_times) == 3
+    assert max(request_times) - min(request_times) >= 1.0
 
 
 if __name__ == "__main__":

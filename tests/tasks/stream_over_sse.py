@@ -35,9 +35,9 @@ def application():
 
     async def events(text, thread):
         config = {"configurable": {"thread_id": thread}}
-        given = {"messages": [("user", text)]}
+        agent_input = {"messages": [("user", text)]}
         try:
-            async with aclosing(agent.astream(given, config, stream_mode=["messages", "custom"])) as stream:
+            async with aclosing(agent.astream(agent_input, config, stream_mode=["messages", "custom"])) as stream:
                 async for mode, chunk in stream:
                     if mode == "custom":
                         yield event("progress", chunk["message"])

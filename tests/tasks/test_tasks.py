@@ -36,11 +36,11 @@ def test_a_task_has_its_result(name: str, backend: str) -> None:
     """The texts for coding agents are enough to write this program."""
     main = runpy.run_path(str(HERE / f"{name}.py"))["main"]
 
-    async def bounded() -> None:
+    async def run_in_time() -> None:
         with anyio.fail_after(60):
             await main()
 
-    anyio.run(bounded, backend=backend)
+    anyio.run(run_in_time, backend=backend)
 
 
 @pytest.mark.exhaustive

@@ -30,12 +30,12 @@ async def main():
     graph.add_edge(START, "agent")
     graph.add_conditional_edges("agent", tools_condition)
     graph.add_edge("tools", "agent")
-    found = (await graph.compile().ainvoke({"messages": [("user", "What is tea?")]}))["messages"]
+    messages = (await graph.compile().ainvoke({"messages": [("user", "What is tea?")]}))["messages"]
 
-    assert [message.type for message in found] == ["human", "ai", "tool", "tool", "ai"]
-    assert found[2].content == "one page about tea"
-    assert found[3].additional_kwargs["callboard"]["ended"] == "timeout"
-    assert found[-1].content == "Tea is a drink."
+    assert [message.type for message in messages] == ["human", "ai", "tool", "tool", "ai"]
+    assert messages[2].content == "one page about tea"
+    assert messages[3].additional_kwargs["callboard"]["ended"] == "timeout"
+    assert messages[-1].content == "Tea is a drink."
 
 
 if __name__ == "__main__":

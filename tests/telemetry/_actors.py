@@ -7,7 +7,7 @@ import pytest
 
 from callboard import Actor, ActorError, Supervisor, handler, keyed
 
-from ._traces import WAIT, Traces, traced
+from ._traces import WAIT, Traces, record_traces
 
 
 class Desk(Actor):
@@ -32,18 +32,18 @@ class Desk(Actor):
 
 
 async def an_actor_that_breaks() -> Traces:
-    with traced() as traces, anyio.fail_after(WAIT):
+    with record_traces() as traces, anyio.fail_after(WAIT):
         async with Supervisor([Desk]) as tree:
             async with anyio.create_task_group() as group:
                 group.start_soon(tree[Desk].work, 0.1)
                 await anyio.sleep(0.05)
-                group.start_soon(refused, tree[Desk].work, 0)
+                group.start_soon(expect_refusal, tree[Desk].work, 0)
                 group.start_soon(tree[Desk].work, 0.1)
     return traces
 
 
 async def actors_that_want_room() -> Traces:
-    with traced(capture=True, redact=False) as traces, anyio.fail_after(WAIT):
+    with record_traces(capture=True, redact=False) as traces, anyio.fail_after(WAIT):
         async with keyed(Desk, cap=1) as desks:
             await desks["a"].work(0.1)
             async with anyio.create_task_group() as group:
@@ -54,12 +54,12 @@ async def actors_that_want_room() -> Traces:
 
 
 async def an_actor_that_never_starts() -> Traces:
-    with traced() as traces, anyio.fail_after(WAIT):
+    with record_traces() as traces, anyio.fail_after(WAIT):
         async with keyed(Desk(starts=False)) as desks:
-            await refused(desks["a"].work, 0.1)
+            await expect_refusal(desks["a"].work, 0.1)
     return traces
 
 
-async def refused(ask: Callable[[float], Awaitable[object]], seconds: float) -> None:
+async def expect_refusal(ask: Callable[[float], Awaitable[object]], seconds: float) -> None:
     with pytest.raises(ActorError):
         await ask(seconds)

@@ -26,14 +26,14 @@ ENDS: dict[str, dict[str, Any]] = {
 REFUSED = {"result": ToolMessage("there is no such tool", tool_call_id="1", status="error")}
 
 
-def event(phase: Any, number: int = 1, time: float = 0.0, *, tool: str = "fetch", **more: Any) -> CallEvent:
-    return CallEvent(phase=phase, tool=tool, call_id="same", number=number, time=time, **more)
+def event(phase: Any, number: int = 1, time: float = 0.0, *, tool: str = "fetch", **fields: Any) -> CallEvent:
+    return CallEvent(phase=phase, tool=tool, call_id="same", number=number, time=time, **fields)
 
 
 def counts_of(*events: CallEvent, tools: tuple[str, ...] = ("fetch",)) -> CallCounts:
     counts = CallCounts(tools)
-    for one in events:
-        counts(one)
+    for call_event in events:
+        counts(call_event)
     return counts
 
 
@@ -107,10 +107,10 @@ def scripts(draw: st.DrawFn) -> list[Script]:
     ]
 
 
-def played(calls: list[Script], random: Random) -> Iterator[CallEvent]:
+def play_calls(calls: list[Script], random: Random) -> Iterator[CallEvent]:
     """Draw all events of the calls in a possible order."""
     time = 0.0
-    while left := [call for call in calls if not call.over]:
-        call = random.choice(left)
+    while open_calls := [call for call in calls if not call.over]:
+        call = random.choice(open_calls)
         time += random.choice((0.0, 0.01, 1.0))
         yield event(number=call.number, tool=call.tool, time=time, **call.step(random))

@@ -19,7 +19,7 @@ from callboard import CallPolicy, ToolNode, create_react_agent
 from callboard.testing import ScriptedReply, calls
 from tests.helpers import make
 
-from ._traces import PaidModel, said, traced
+from ._traces import PaidModel, full_reply, record_traces
 
 THREAD: Any = {"configurable": {"thread_id": "t"}}
 
@@ -48,7 +48,7 @@ async def pay() -> str:
 
 
 async def main(directory: Path) -> None:
-    with traced() as traces, agent_in(directory, pay, calls("pay"), said("done")) as agent:
+    with record_traces() as traces, agent_in(directory, pay, calls("pay"), full_reply("done")) as agent:
         traces.provider.add_span_processor(Diary(directory / "spans"))
         await agent.ainvoke({"messages": [("user", "go")]}, THREAD)
 

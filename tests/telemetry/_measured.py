@@ -18,7 +18,12 @@ class Seen:
     def all(self) -> dict[str, Any]:
         data = self._reader.get_metrics_data()
         resources = () if data is None else data.resource_metrics
-        return {one.name: one for resource in resources for scope in resource.scope_metrics for one in scope.metrics}
+        return {
+            metric.name: metric
+            for resource in resources
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
 
     def points(self, name: str) -> list[tuple[dict[str, Any], Any]]:
         return [

@@ -17,12 +17,12 @@ from callboard import ToolNode, create_react_agent
 from callboard.telemetry import Tracing, setup
 from callboard.testing import Recorder, calls
 
-from ._traces import Instrumented, Traces, said
+from ._traces import Instrumented, Traces, full_reply
 
 CASE = sys.argv[1]
 
 
-def kept() -> tuple[TracerProvider, InMemorySpanExporter]:
+def make_provider() -> tuple[TracerProvider, InMemorySpanExporter]:
     provider, exporter = TracerProvider(), InMemorySpanExporter()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
     return provider, exporter
@@ -31,9 +31,11 @@ def kept() -> tuple[TracerProvider, InMemorySpanExporter]:
 def early() -> None:
     """Create a tracing before a provider exists, and a model that traces itself."""
     tracing = Tracing()
-    provider, exporter = kept()
+    provider, exporter = make_provider()
     trace.set_tracer_provider(provider)
-    model = Instrumented([said("done")], tracer=provider.get_tracer("own"), at_start={"gen_ai.operation.name": "chat"})
+    model = Instrumented(
+        [full_reply("done")], tracer=provider.get_tracer("own"), at_start={"gen_ai.operation.name": "chat"}
+    )
     agent = create_react_agent(model, [], name="clerk")
     with tracing.on():
         anyio.run(agent.ainvoke, {"messages": [("user", "go")]})
@@ -41,8 +43,8 @@ def early() -> None:
 
 
 def main() -> None:
-    provider, exporter = kept()
-    other = Traces()
+    provider, exporter = make_provider()
+    other_traces = Traces()
     node = ToolNode([Recorder().tool("search")])
     with ExitStack() as stack:
         if CASE == "late":
@@ -52,7 +54,7 @@ def main() -> None:
         if CASE == "explicit":
             stack.enter_context(Tracing().on())
         if CASE == "elsewhere":
-            stack.enter_context(other.on())
+            stack.enter_context(other_traces.on())
         if CASE == "setup":
             stack.enter_context(setup(metrics=False))
         if CASE == "setup and explicit":
@@ -60,8 +62,8 @@ def main() -> None:
             stack.enter_context(Tracing().on())
         anyio.run(node.ainvoke, [calls("search")])
     anyio.run(node.ainvoke, [calls("search")])
-    found = [[span.name for span in spans] for spans in (exporter.get_finished_spans(), other.spans)]
-    print(json.dumps(found))
+    span_names = [[span.name for span in spans] for spans in (exporter.get_finished_spans(), other_traces.spans)]
+    print(json.dumps(span_names))
 
 
 if __name__ == "__main__":

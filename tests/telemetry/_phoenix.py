@@ -56,10 +56,10 @@ class Phoenix(LocalServer):
     def spans(self, project: str, many: int) -> list[dict[str, Any]]:
         """Wait until the project has this many spans, and return them in the order of their beginnings."""
         until = time.monotonic() + ARRIVAL
-        while len(found := self._ask_for_spans(project)) < many:
-            assert time.monotonic() < until, f"only {len(found)} of {many} spans came: {found}"
+        while len(received_spans := self._ask_for_spans(project)) < many:
+            assert time.monotonic() < until, f"only {len(received_spans)} of {many} spans came: {received_spans}"
             time.sleep(0.1)
-        return found
+        return received_spans
 
     def _ask_for_spans(self, project: str) -> list[dict[str, Any]]:
         query = {"limit": 1000, "sort": "start_time", "order": "asc"}

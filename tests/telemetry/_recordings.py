@@ -52,17 +52,17 @@ def call(number: int, start: float, *, wait: float = 0.0, took: float = 1.0, **f
 def run(number: int = 1, start: float = 0.0, end: float | None = None, **fields: Any) -> list[Event]:
     """Return the events of a run with one model request."""
     begun = {"run": number, "agent": "trip", "thread": "oslo", "run_id": f"r{number}", **fields}
-    asked = {"event": "model_asked", "t": start, "run": number, "model": "gpt"}
+    request = {"event": "model_asked", "t": start, "run": number, "model": "gpt"}
     answered = {"event": "model_answered", "t": start + 0.5, "run": number, "calls": 2}
     return [
         {"event": "run_begun", "t": start, **begun},
-        asked,
+        request,
         {**answered, "input_tokens": 1200, "output_tokens": 34},
         *([] if end is None else [{"event": "run_ended", "t": end, "run": number, "outcome": "ok"}]),
     ]
 
 
-def closed(events: int, end: float) -> Event:
+def closing_event(events: int, end: float) -> Event:
     return {"event": "closed", "t": end, "events": events, "lost": 0, "bytes": 9000, "overhead": 0.002} | {
         "per_event": 4e-6
     }
@@ -83,16 +83,18 @@ def busy(count: int, *, seed: int = 0, places: int = 8, batch: int = 50, **heade
         for _ in range(min(batch, count - first)):
             number += 1
             start = now + rng.random() * 0.01
-            place = max(start, heapq.heappop(free))
-            made, end_of_call = _busy_call(rng, number, turn, start, place)
+            begin_time = max(start, heapq.heappop(free))
+            call_events, end_of_call = _busy_call(rng, number, turn, start, begin_time)
             heapq.heappush(free, end_of_call)
-            events, end = events + made, max(end, end_of_call)
+            events, end = events + call_events, max(end, end_of_call)
         events.append({"event": "run_ended", "t": end + 0.1, "run": turn, "outcome": "ok"})
         now = end + 0.2
-    return [{**HEADER, **header}, *in_order(events), closed(len(events), now)]
+    return [{**HEADER, **header}, *in_order(events), closing_event(len(events), now)]
 
 
-def _busy_call(rng: random.Random, number: int, turn: int, start: float, place: float) -> tuple[Sequence[Event], float]:
+def _busy_call(
+    rng: random.Random, number: int, turn: int, start: float, begin_time: float
+) -> tuple[Sequence[Event], float]:
     outcome, of = rng.choice(ENDINGS), {"call": number}
     tool = rng.choice(TOOLS)
     events = [{"event": "begun", "t": start, **of, "batch": turn, "tool": tool, "id": f"call_{number}", "run": turn}]
@@ -100,8 +102,8 @@ def _busy_call(rng: random.Random, number: int, turn: int, start: float, place: 
     if outcome == "rejected":
         gave_up = {"event": "gave_up", "t": start, **of, "waited": 0, "error": "QueueFullError"}
         ended = {"event": "ended", "t": start, **of, "outcome": outcome, "error": "QueueFullError", "waited": 0}
-        return [*events, gave_up, ended], place
-    now, attempts, waited = place, rng.choice((1, 1, 1, 1, 2, 3)), place - start
+        return [*events, gave_up, ended], begin_time
+    now, attempts, waited = begin_time, rng.choice((1, 1, 1, 1, 2, 3)), begin_time - start
     for attempt in range(1, attempts + 1):
         last = attempt == attempts
         error = {} if last and outcome == "ok" else {"error": "CallTimeoutError" if last else "ConnectError"}
@@ -113,5 +115,5 @@ def _busy_call(rng: random.Random, number: int, turn: int, start: float, place: 
             events.append({"event": "noted", "t": now, **of, "what": "retry", "facts": facts})
             now, waited = now + 0.05, 0.0
     error = {} if outcome == "ok" else {"error": "CallTimeoutError"}
-    ended = {"event": "ended", "t": now, **of, "outcome": outcome, "waited": place - start, "attempts": attempts}
+    ended = {"event": "ended", "t": now, **of, "outcome": outcome, "waited": begin_time - start, "attempts": attempts}
     return [*events, ended | error], now

@@ -54,17 +54,17 @@ class Traces:
 
 
 @contextmanager
-def traced(**options: Any) -> Iterator[Traces]:
+def record_traces(**options: Any) -> Iterator[Traces]:
     traces = Traces(**options)
     with traces.on():
         yield traces
 
 
-async def turns(agent: Any, *given: Any, config: Any = None, fails: Any = (), **options: Any) -> Traces:
+async def turns(agent: Any, *inputs: Any, config: Any = None, fails: Any = (), **options: Any) -> Traces:
     """Run the turns of an agent, or the batches of a node, and return their spans. The last one may fail."""
-    with traced(**options) as traces, anyio.fail_after(WAIT), pytest.raises(fails) if fails else nullcontext():
-        for one in given:
-            await agent.ainvoke(one, config)
+    with record_traces(**options) as traces, anyio.fail_after(WAIT), pytest.raises(fails) if fails else nullcontext():
+        for turn in inputs:
+            await agent.ainvoke(turn, config)
     return traces
 
 
@@ -91,7 +91,7 @@ class Instrumented(PaidModel):
         return reply
 
 
-def said(text: str) -> AIMessage:
+def full_reply(text: str) -> AIMessage:
     """Return a reply with all metadata of a provider."""
     usage: Any = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10, "input_token_details": {"cache_read": 2}}
     metadata = {"model_name": "gpt-x-2026", "finish_reason": "stop", "id": "chatcmpl-1"}
@@ -108,11 +108,11 @@ def events(span: ReadableSpan) -> list[str]:
 
 def facts(span: ReadableSpan, event: str) -> dict[str, Any]:
     """Return the attributes of the only event of that name."""
-    [found] = [one for one in span.events if one.name == event]
-    return dict(found.attributes or {})
+    [match] = [event_ for event_ in span.events if event_.name == event]
+    return dict(match.attributes or {})
 
 
-def linked(span: ReadableSpan) -> list[int]:
+def link_ids(span: ReadableSpan) -> list[int]:
     return [link.context.span_id for link in span.links]
 
 

@@ -36,12 +36,12 @@ def notes() -> list[tuple[str, ast.Call]]:
 
 def words() -> dict[str, set[str]]:
     """Return the word of a note and the names of its facts."""
-    found: dict[str, set[str]] = {word: set() for word in DECISIONS}
+    facts_by_word: dict[str, set[str]] = {word: set() for word in DECISIONS}
     for _, call in notes():
         if isinstance(call.args[0], ast.Constant):
-            facts = found.setdefault(str(call.args[0].value), set())
+            facts = facts_by_word.setdefault(str(call.args[0].value), set())
             facts.update(keyword.arg for keyword in call.keywords if keyword.arg)
-    return found
+    return facts_by_word
 
 
 def row_of(event: str) -> str:
@@ -56,8 +56,8 @@ def test_every_public_name_is_in_the_reference() -> None:
 
 def test_every_name_of_ours_is_in_the_glossary() -> None:
     constants = {value for key, value in vars(names).items() if key.isupper() and isinstance(value, str)}
-    sent = {name for name in constants if name.startswith(("callboard.", "gen_ai."))}
-    assert sent - {names.PREFIX} - LISTED == set()
+    attribute_names = {name for name in constants if name.startswith(("callboard.", "gen_ai."))}
+    assert attribute_names - {names.PREFIX} - LISTED == set()
 
 
 def test_every_word_that_is_noted_is_in_the_glossary_with_its_facts() -> None:
@@ -87,8 +87,8 @@ def test_the_glossary_has_no_span_event_that_nobody_makes() -> None:
     table = GLOSSARY.partition("### Span events")[2].partition("###")[0]
     first_cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
     events = {name for cell in first_cells for name in re.findall(r"`callboard\.(\w+)`", cell)}
-    own = {names.GAVE_UP, names.INTERRUPTED, names.CANCELLED, names.PROGRESS, names.MESSAGE_READ}
-    assert {names.PREFIX + event for event in events} == own | {names.PREFIX + word for word in words()}
+    named_events = {names.GAVE_UP, names.INTERRUPTED, names.CANCELLED, names.PROGRESS, names.MESSAGE_READ}
+    assert {names.PREFIX + event for event in events} == named_events | {names.PREFIX + word for word in words()}
 
 
 def test_every_log_line_is_in_the_glossary_with_its_level() -> None:

@@ -37,23 +37,27 @@ def lines(caplog: Lines) -> Lines:
     return caplog
 
 
-def said(lines: Lines) -> list[tuple[str, str]]:
+def levels_and_texts(lines: Lines) -> list[tuple[str, str]]:
     return [(record.levelname, record.getMessage()) for record in lines.records]
 
 
 def the(lines: Lines, text: str) -> Any:
-    [found] = [record for record in lines.records if record.getMessage() == text]
-    return found
+    [only_record] = [record for record in lines.records if record.getMessage() == text]
+    return only_record
 
 
-async def asked(node: ToolNode, *requested: Any, **more: Any) -> Any:
+async def run_calls(node: ToolNode, *requested: Any, **options: Any) -> Any:
     with anyio.fail_after(WAIT):
-        return await node.ainvoke(list(requested), **more)
+        return await node.ainvoke(list(requested), **options)
 
 
 async def test_a_level_turns_them_on(lines: Lines) -> None:
-    await asked(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
-    assert said(lines) == [("DEBUG", "call started"), ("DEBUG", "attempt started"), ("INFO", "call finished")]
+    await run_calls(ToolNode([Recorder().tool("work", seconds=2)]), tool_call("work", "call_1"))
+    assert levels_and_texts(lines) == [
+        ("DEBUG", "call started"),
+        ("DEBUG", "attempt started"),
+        ("INFO", "call finished"),
+    ]
     finished = the(lines, "call finished")
     assert (finished.tool, finished.call_id, finished.attempts) == ("work", "call_1", 1)
     assert finished.duration == pytest.approx(2)
@@ -66,8 +70,10 @@ async def test_timeouts_rejections_failures_and_retries_have_lines_of_their_own(
     tools = [recorder.tool("slow", seconds=9), flaky, recorder.tool("broken", raises=ValueError("no"))]
     retry = Retry(attempts=2, any_tool=True, on=OSError, initial=0.1)
     node = ToolNode(tools, policies={"slow": policy}, middleware=[retry], handle_tool_errors=True)
-    await asked(node, tool_call("slow", "1"), tool_call("slow", "2"), tool_call("flaky", "3"), tool_call("broken", "4"))
-    assert {("WARNING", f"call {word}") for word in ("timed out", "rejected", "failed")} <= set(said(lines))
+    await run_calls(
+        node, tool_call("slow", "1"), tool_call("slow", "2"), tool_call("flaky", "3"), tool_call("broken", "4")
+    )
+    assert {("WARNING", f"call {word}") for word in ("timed out", "rejected", "failed")} <= set(levels_and_texts(lines))
 
 
 async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(lines: Lines) -> None:
@@ -78,10 +84,10 @@ async def test_a_question_and_its_answer_are_an_interrupted_and_a_resumed_call(l
     node = ToolNode([ask])
     with Tracing(TracerProvider()).on():
         with pytest.raises(CallsInterrupted) as asking:
-            await asked(node, tool_call("ask", "call_1"))
-        await asked(node, tool_call("ask", "call_1"), ledger=asking.value.ledger, resume="yes")
-    told = [text for _, text in said(lines) if text != "attempt started"]
-    assert told == [f"call {word}" for word in ("started", "interrupted", "resumed", "finished")]
+            await run_calls(node, tool_call("ask", "call_1"))
+        await run_calls(node, tool_call("ask", "call_1"), ledger=asking.value.ledger, resume="yes")
+    texts = [text for _, text in levels_and_texts(lines) if text != "attempt started"]
+    assert texts == [f"call {word}" for word in ("started", "interrupted", "resumed", "finished")]
 
 
 @pytest.mark.real_clock
@@ -106,16 +112,16 @@ async def test_a_lost_thread_is_a_warning(lines: Lines) -> None:
     node = ToolNode([Recorder().sync_tool("stuck", release=release)], timeout=0.1)
     try:
         with pytest.warns(AbandonedThreadWarning):
-            await asked(node, tool_call("stuck", "call_1"))
+            await run_calls(node, tool_call("stuck", "call_1"))
     finally:
         release.set()
 
-    assert ("WARNING", "thread abandoned") in said(lines)
+    assert ("WARNING", "thread abandoned") in levels_and_texts(lines)
 
 
 async def test_logs_are_off_by_default(caplog: Lines, capfd: pytest.CaptureFixture[str]) -> None:
     """A library must not log unless the application asks for it."""
-    await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
+    await run_calls(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
     assert caplog.records == []
     assert capfd.readouterr() == ("", "")
 
@@ -125,14 +131,14 @@ async def test_lines_are_for_machines_or_for_people(kind: Any, monkeypatch: pyte
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     with setup(traces=False, metrics=False, logs=kind):
-        await asked(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
+        await run_calls(ToolNode([Recorder().tool("slow", seconds=9)], timeout=1), tool_call("slow", "call_1"))
 
     [line] = stream.getvalue().splitlines()
     if kind == "json":
-        found = json.loads(line)
-        assert (found["event"], found["level"], found["tool"]) == ("call timed out", "warning", "slow")
-        assert found["error_type"] == "timeout"
-        assert "timestamp" in found
+        fields = json.loads(line)
+        assert (fields["event"], fields["level"], fields["tool"]) == ("call timed out", "warning", "slow")
+        assert fields["error_type"] == "timeout"
+        assert "timestamp" in fields
     else:
         assert "call timed out" in line
         assert "slow" in line

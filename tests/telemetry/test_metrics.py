@@ -21,7 +21,7 @@ def seen() -> Seen:
     return Seen()
 
 
-async def asked(node: ToolNode, *requested: Any) -> None:
+async def run_calls(node: ToolNode, *requested: Any) -> None:
     with anyio.fail_after(WAIT):
         await node.ainvoke(list(requested))
 
@@ -29,7 +29,7 @@ async def asked(node: ToolNode, *requested: Any) -> None:
 async def test_the_duration_of_a_call_has_the_conventions_attributes_and_buckets(seen: Seen) -> None:
     node = ToolNode([Recorder().tool("work", seconds=3)])
     with seen.metrics.on():
-        await asked(node, tool_call("work", "call_1"))
+        await run_calls(node, tool_call("work", "call_1"))
     [(attributes, point)] = seen.points("gen_ai.execute_tool.duration")
     assert attributes == {"gen_ai.tool.name": "work", "gen_ai.tool.type": "function"}
     assert (point.count, point.sum) == (1, pytest.approx(3))
@@ -41,7 +41,7 @@ async def test_timeouts_rejections_and_waits_are_counted(seen: Seen) -> None:
     policies = {"slow": CallPolicy(timeout=2, limit=Limit(concurrency=1, queue=1))}
     node = ToolNode([Recorder().tool("slow", seconds=5)], policies=policies)
     with seen.metrics.on():
-        await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
+        await run_calls(node, *(tool_call("slow", str(n)) for n in range(3)))
 
     errors = {
         attributes["error.type"]: point.count for attributes, point in seen.points("gen_ai.execute_tool.duration")
@@ -57,7 +57,7 @@ async def test_errors_that_became_messages_count_as_failures(seen: Seen) -> None
     """A panel of error rates would show 0 for a tool that always fails."""
     tools = [Recorder().tool("broken", raises=OSError("no"))]
     with seen.metrics.on():
-        await asked(ToolNode(tools, handle_tool_errors=True), tool_call("broken", "1"), tool_call("unknown", "2"))
+        await run_calls(ToolNode(tools, handle_tool_errors=True), tool_call("broken", "1"), tool_call("unknown", "2"))
     errors = {attributes["error.type"] for attributes, _ in seen.points("gen_ai.execute_tool.duration")}
     assert errors == {"OSError", "LookupError"}
 
@@ -68,7 +68,7 @@ async def test_what_runs_and_what_waits_is_seen_while_it_does_and_gone_after(see
 
     with seen.metrics.on():
         async with anyio.create_task_group() as group:
-            group.start_soon(asked, node, *(tool_call("work", str(n)) for n in range(5)))
+            group.start_soon(run_calls, node, *(tool_call("work", str(n)) for n in range(5)))
             await anyio.sleep(1)
             assert seen.points("callboard.calls.in_flight") == [(work, 2)]
             assert seen.points("callboard.queue.length") == [(work, 3)]
@@ -87,7 +87,7 @@ async def test_retries_and_abandoned_threads_are_counted(seen: Seen) -> None:
     tools = [Recorder().tool("flaky", raises=OSError("no"), times=2), stuck]
     node = ToolNode(tools, middleware=[Retry(attempts=3, any_tool=True)], handle_tool_errors=True)
     with seen.metrics.on():
-        await asked(node, tool_call("flaky", "call_1"), tool_call("stuck", "two"))
+        await run_calls(node, tool_call("flaky", "call_1"), tool_call("stuck", "two"))
 
     assert seen.points("callboard.calls.retried") == [({"gen_ai.tool.name": "flaky"}, 2)]
     assert seen.points("callboard.threads.abandoned") == [({"gen_ai.tool.name": "stuck"}, 1)]
@@ -123,6 +123,6 @@ async def test_names_that_a_model_made_up_are_one_time_series(seen: Seen) -> Non
     """A model can invent any number of tool names, so they share one time series."""
     node = ToolNode([Recorder().tool("work")])
     with seen.metrics.on():
-        await asked(node, *(tool_call(f"invented_{n}", str(n)) for n in range(50)))
+        await run_calls(node, *(tool_call(f"invented_{n}", str(n)) for n in range(50)))
     [(attributes, point)] = seen.points("gen_ai.execute_tool.duration")
     assert (attributes["gen_ai.tool.name"], point.count) == ("_OTHER", 50)

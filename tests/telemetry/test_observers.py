@@ -16,7 +16,7 @@ from callboard._calls._observers import careful_observers
 from callboard.telemetry import Tracing
 from callboard.testing import Recorder, calls
 
-from ._traces import WAIT, PaidModel, said
+from ._traces import WAIT, PaidModel, full_reply
 
 GO: Any = {"messages": [("user", "go")]}
 PHASES = ["begun", "queued", "gave_up", "started", "attempt_ended", "noted", "ended"]
@@ -64,18 +64,18 @@ async def test_an_observer_that_raises_anything_changes_nothing(
     """An observer may fail in any phase. Later observers are still called, and the failure is reported once."""
     caplog.clear()
     alone: list[str] = []
-    beside: list[str] = []
+    phases_beside: list[str] = []
     with anyio.fail_after(WAIT):
         with observe(lambda event: alone.append(event.phase)):
             expected = await contents()
-        with observe(failing(phase, error)), observe(lambda event: beside.append(event.phase)):
+        with observe(failing(phase, error)), observe(lambda event: phases_beside.append(event.phase)):
             assert await contents() == expected
-    assert sorted(beside) == sorted(alone)
+    assert sorted(phases_beside) == sorted(alone)
     assert len(reports(caplog)) == (phase in alone)
 
 
 def agent_of_one_call() -> Any:
-    return create_react_agent(PaidModel([calls("well"), said("done")]), [Recorder().tool("well")])
+    return create_react_agent(PaidModel([calls("well"), full_reply("done")]), [Recorder().tool("well")])
 
 
 @pytest.mark.real_clock
@@ -139,9 +139,11 @@ async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
     assert len(reports(caplog)) == 2
 
 
-@pytest.mark.parametrize("given", [{"observer": 3}, {"observer": print, "runs": "x"}, {"observer": print, "actors": 0}])
-def test_an_observer_that_cannot_be_called_is_refused_at_once(given: dict[str, Any]) -> None:
+@pytest.mark.parametrize(
+    "observers", [{"observer": 3}, {"observer": print, "runs": "x"}, {"observer": print, "actors": 0}]
+)
+def test_an_observer_that_cannot_be_called_is_refused_at_once(observers: dict[str, Any]) -> None:
     """Without the check, the object would fail at the first event, visible only in a log line."""
-    wrong = list(given)[-1]
-    with pytest.raises(TypeError, match=rf"observe\({wrong}=\.\.\.\) is called with each event"), observe(**given):
+    wrong = list(observers)[-1]
+    with pytest.raises(TypeError, match=rf"observe\({wrong}=\.\.\.\) is called with each event"), observe(**observers):
         raise AssertionError

@@ -22,7 +22,7 @@ from callboard.telemetry import carrier, continue_trace
 from callboard.testing import calls
 from tests.helpers import make, make_sync
 
-from ._traces import WAIT, PaidModel, Traces, attributes, ids, is_child, said, span_id
+from ._traces import WAIT, PaidModel, Traces, attributes, full_reply, ids, is_child, span_id
 
 GO: Any = {"messages": [("user", "go")]}
 
@@ -80,7 +80,7 @@ class Workshop:
 
     async def delegated(self, name: str) -> str:
         step = calls(*(tool_call("quick", f"{name}-{n}", name=f"{name}-{n}") for n in range(2)))
-        agent = create_react_agent(PaidModel([step, said(name)]), [make(self.quick)], name=name)
+        agent = create_react_agent(PaidModel([step, full_reply(name)]), [make(self.quick)], name=name)
         with self._span(name):
             await agent.ainvoke(GO)
         return name
@@ -101,15 +101,15 @@ async def twice(request: Any, call_next: Any) -> Any:
     """Middleware that starts two attempts at once for calls with such names."""
     if "twice" not in request.tool_call["args"]["name"]:
         return await call_next(request)
-    found: list[Any] = []
+    results: list[Any] = []
 
     async def attempt() -> None:
-        found.append(await call_next(request))
+        results.append(await call_next(request))
 
     async with anyio.create_task_group() as group:
         group.start_soon(attempt)
         group.start_soon(attempt)
-    return found[0]
+    return results[0]
 
 
 def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
@@ -126,7 +126,7 @@ def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
         assert span.parent is not None, span.name
         assert span.context.trace_id == root.context.trace_id  # type: ignore[union-attr]
         parent = spans[span.parent.span_id]
-        outer, _, place = name.rpartition("-")
+        outer, _, suffix = name.rpartition("-")
         if kind == "attempt":
             assert parent.name == f"execute_tool {name}"
         elif kind == "chat":
@@ -137,7 +137,7 @@ def check(traces: Traces, root: ReadableSpan, names: list[str]) -> None:
             assert parent.name.startswith("attempt")
             assert is_child(parent, called[name])
         elif kind == "own":  # a task inside a call
-            assert (parent.name, place in "ab") == (f"own {outer}", True)
+            assert (parent.name, suffix in "ab") == (f"own {outer}", True)
         else:
             outer = attributes(span)["gen_ai.tool.call.id"].rpartition("-")[0]
             expected = f"own {outer}" if outer else root.name
@@ -148,10 +148,10 @@ async def run_all(requests: list[tuple[str, str]], **options: Any) -> tuple[Trac
     """Run tool calls with unique names below one span."""
     traces = Traces()
     node = Workshop(traces).node(**options)
-    asked: list[ToolCall] = [tool_call(tool, name, name=name) for tool, name in requests]
+    tool_calls: list[ToolCall] = [tool_call(tool, name, name=name) for tool, name in requests]
     with traces.on(), traces.tracer.start_as_current_span("root") as root, anyio.fail_after(WAIT * 10):
         before = context.get_current()
-        messages = await node.ainvoke([calls(*asked)])
+        messages = await node.ainvoke([calls(*tool_calls)])
         assert context.get_current() == before
         assert trace.get_current_span() is root
     assert [message.tool_call_id for message in messages] == [name for _, name in requests]
@@ -170,25 +170,25 @@ PLAIN = ("quick", "slow", "shaky", "stuck", "nested", "spread")
 @given(data=st.data())
 async def test_no_span_is_below_the_wrong_one_in_any_mixture(data: st.DataObject) -> None:
     kinds = data.draw(st.lists(st.tuples(st.sampled_from(PLAIN), st.booleans()), max_size=12))
-    named = [(tool, label(tool, n, twice=both)) for n, (tool, both) in enumerate(kinds)]
-    traces, root = await run_all(named)
-    check(traces, root, [name for _, name in named])
+    requests = [(tool, label(tool, n, twice=is_twice)) for n, (tool, is_twice) in enumerate(kinds)]
+    traces, root = await run_all(requests)
+    check(traces, root, [name for _, name in requests])
 
 
 @pytest.mark.real_clock
-@pytest.mark.parametrize("how", ["well", "error", "model error", "question", "cancelled"])
-async def test_a_run_leaves_its_caller_where_it_was(how: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("ending", ["well", "error", "model error", "question", "cancelled"])
+async def test_a_run_leaves_its_caller_where_it_was(ending: str, caplog: pytest.LogCaptureFixture) -> None:
     traces = Traces()
 
     async def work() -> str:
-        if how == "error":
+        if ending == "error":
             raise OSError("disk")
-        if how == "cancelled":
+        if ending == "cancelled":
             group.cancel_scope.cancel()
             await anyio.sleep_forever()
-        return str(interrupt("may I?")) if how == "question" else "done"
+        return str(interrupt("may I?")) if ending == "question" else "done"
 
-    script = [OSError("no line")] if how == "model error" else [calls("work"), said("done")]
+    script = [OSError("no line")] if ending == "model error" else [calls("work"), full_reply("done")]
     agent = create_react_agent(PaidModel(script), [make(work)], checkpointer=InMemorySaver())
     with traces.on(), traces.tracer.start_as_current_span("caller") as caller:
         before = context.get_current()
@@ -207,7 +207,7 @@ async def test_a_stream_that_is_abandoned_leaves_nothing_behind(caplog: pytest.L
     traces = Traces()
     shop = Workshop(traces)
     for leaves_after in (0, 1, 2, 99):
-        model = PaidModel([calls(tool_call("quick", "c1", name="c1")), said("done")])
+        model = PaidModel([calls(tool_call("quick", "c1", name="c1")), full_reply("done")])
         agent = create_react_agent(model, [make(shop.quick)], name="clerk")
         with traces.on(), traces.tracer.start_as_current_span("reader") as reader, anyio.fail_after(WAIT):
             chunks = 0
@@ -246,7 +246,7 @@ async def test_spans_of_a_sync_link_and_of_what_it_starts_are_below_the_call() -
 @pytest.mark.real_clock
 async def test_an_agent_in_sync_code_is_below_its_caller() -> None:
     traces = Traces()
-    agent = create_react_agent(PaidModel([said("done")]), [], name="clerk")
+    agent = create_react_agent(PaidModel([full_reply("done")]), [], name="clerk")
     with traces.on(), traces.tracer.start_as_current_span("caller") as caller:
         agent.invoke(GO)
         assert trace.get_current_span() is caller

@@ -27,19 +27,19 @@ class Shown:
         return [span for span in self.spans if span["span_kind"] == kind]
 
     def tool(self, name: str) -> dict[str, Any]:
-        [found] = [span for span in self.of_kind("TOOL") if span["attributes"]["tool.name"] == name]
-        return found
+        [tool_span] = [span for span in self.of_kind("TOOL") if span["attributes"]["tool.name"] == name]
+        return tool_span
 
     def below(self, span: dict[str, Any]) -> list[dict[str, Any]]:
-        return [one for one in self.spans if one["parent_id"] == span["context"]["span_id"]]
+        return [child for child in self.spans if child["parent_id"] == span["context"]["span_id"]]
 
 
 @pytest.fixture(scope="module")
 def phoenix() -> Iterator[Phoenix]:
     """Yield a server for all tests. Each run has its own project."""
-    if (found := program()) is None:
+    if (path := program()) is None:
         pytest.skip("Phoenix is not installed: uv tool install arize-phoenix, or set CALLBOARD_PHOENIX")
-    server = Phoenix(found)
+    server = Phoenix(path)
     try:
         server.start()
         yield server
@@ -81,15 +81,15 @@ def test_a_tool_has_its_name_its_parameters_and_its_output(
 
 
 def test_requests_agents_and_sessions_have_what_was_asked_and_said(shown: Shown) -> None:
-    asked, answered = (span["attributes"] for span in shown.of_kind("LLM"))
+    first_request, last_request = (span["attributes"] for span in shown.of_kind("LLM"))
     [agent] = (span["attributes"] for span in shown.of_kind("AGENT"))
     called = "llm.output_messages.0.message.tool_calls.{}.tool_call.function.name"
     question = [{"role": "user", "parts": [{"type": "text", "content": "What is tea?"}]}]
     sessions = {span["attributes"]["session.id"] for span in shown.spans if span["span_kind"] != "UNKNOWN"}
 
-    assert [asked[called.format(number)] for number in range(3)] == ["search", "read_page", "count_words"]
+    assert [first_request[called.format(number)] for number in range(3)] == ["search", "read_page", "count_words"]
     assert json.loads(agent["gen_ai.input.messages"]) == question
-    for first, last in ((asked, answered), (agent, agent)):
+    for first, last in ((first_request, last_request), (agent, agent)):
         assert first["llm.input_messages.0.message.content"] == "What is tea?"
         assert last["llm.output_messages.0.message.content"] == "Tea is a drink."
     assert sessions == {shown.thread}

@@ -58,7 +58,7 @@ async def test_providers_without_a_hash_are_watched_like_others(monkeypatch: pyt
         measured.resource_metrics[0].scope_metrics[0].scope,
         exporter.get_finished_spans()[0].instrumentation_scope,
     ]
-    metric_names = {one.name for one in measured.resource_metrics[0].scope_metrics[0].metrics}
+    metric_names = {metric.name for metric in measured.resource_metrics[0].scope_metrics[0].metrics}
 
     assert [span.name for span in exporter.get_finished_spans()] == [
         *("chat", "attempt add", "execute_tool add", "chat", "invoke_agent LangGraph")

@@ -25,7 +25,7 @@ def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
 
-async def asked(node: ToolNode, *requested: Any) -> Any:
+async def run_calls(node: ToolNode, *requested: Any) -> Any:
     with anyio.fail_after(WAIT):
         return await node.ainvoke(list(requested))
 
@@ -58,7 +58,7 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
     node = ToolNode([Recorder().tool("slow", seconds=5)], policies=policies)
 
     with RecordingWriter(path, clock=anyio.current_time):
-        await asked(node, *(tool_call("slow", str(n)) for n in range(3)))
+        await run_calls(node, *(tool_call("slow", str(n)) for n in range(3)))
 
     lines = [line for line in lines_of(path) if "call" in line]
     ends = {line["outcome"]: line for line in lines if line["event"] == "ended"}
@@ -75,17 +75,17 @@ async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) ->
     path, node = tmp_path / "run.jsonl", ToolNode([Recorder().tool("work")])
     path.write_text('{"t":1,"eve')
     with RecordingWriter(path, append=True):
-        await asked(node, tool_call("work", "call_1"))
-    cut, *rest = path.read_text().splitlines()
+        await run_calls(node, tool_call("work", "call_1"))
+    cut, *later_lines = path.read_text().splitlines()
     assert cut == '{"t":1,"eve'
-    assert json.loads(rest[0])["event"] == "header"
+    assert json.loads(later_lines[0])["event"] == "header"
 
 
 async def test_what_is_no_text_is_written_all_the_same(tmp_path: Path) -> None:
     """Models write lone surrogates, and tools return any object."""
     path, node = tmp_path / "run.jsonl", ToolNode([Recorder().tool("work", returns="fine")])
     with RecordingWriter(path, capture=True, redact=False):
-        await asked(node, tool_call("work", "call_1", query="\ud800"))
+        await run_calls(node, tool_call("work", "call_1", query="\ud800"))
     assert len(lines_of(path)) == 6
 
 
@@ -105,7 +105,7 @@ async def test_a_disk_that_is_stuck_loses_events_and_says_how_many(
 
     with RecordingWriter(path) as recorder:
         for turn in range(5):
-            result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(500)))
+            result = await run_calls(node, *(tool_call("work", f"{turn}-{n}") for n in range(500)))
             assert len(result["messages"]) == 500
         waiting = recorder._writer._offered - recorder._writer._done
         draining = threading.Thread(target=_drain, args=(reader, read))
@@ -134,7 +134,7 @@ async def test_a_full_disk_is_reported_once_and_changes_no_call(caplog: pytest.L
     node = ToolNode([Recorder().tool("work")])
     with RecordingWriter("/dev/full") as recorder:
         for turn in range(3):
-            result = await asked(node, *(tool_call("work", f"{turn}-{n}") for n in range(20)))
+            result = await run_calls(node, *(tool_call("work", f"{turn}-{n}") for n in range(20)))
             assert len(result["messages"]) == 20
     assert recorder.events == 240
     assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -173,7 +173,7 @@ async def test_events_after_the_end_of_a_recording_are_lost_and_not_kept(tmp_pat
 
     async with anyio.create_task_group() as group:
         with RecordingWriter(path) as recorder:
-            group.start_soon(asked, ToolNode([work]), tool_call("work"))
+            group.start_soon(run_calls, ToolNode([work]), tool_call("work"))
             await started.wait()
         may_end.set()
 
@@ -209,9 +209,9 @@ async def test_recorded_values_are_complete(tmp_path: Path) -> None:
     """`what-is-recorded.md` promises it: the page about spans names a limit, and recordings have none."""
     path, node = tmp_path / "run.jsonl", ToolNode([Recorder().tool("work")])
     with RecordingWriter(path, capture=True, redact=False):
-        await asked(node, tool_call("work", "call_1", query="x" * 20_000))
-    found = [line.get("args") or line["result"] for line in lines_of(path) if {"args", "result"} & line.keys()]
-    assert found == [{"query": "x" * 20_000}, "x" * 20_000]
+        await run_calls(node, tool_call("work", "call_1", query="x" * 20_000))
+    values = [line.get("args") or line["result"] for line in lines_of(path) if {"args", "result"} & line.keys()]
+    assert values == [{"query": "x" * 20_000}, "x" * 20_000]
 
 
 tenant = ContextVar("tenant", default="nobody")
@@ -233,8 +233,8 @@ async def test_long_values_are_redacted_in_the_thread_of_the_writer_in_the_conte
     path, node = tmp_path / "run.jsonl", ToolNode([page])
     with RecordingWriter(path, capture=True, redact=redact):
         tenant.set("ada")
-        await asked(node, tool_call("page", "call_1", size=1_000_000))
-        await asked(node, tool_call("page", "call_2", size=10))
+        await run_calls(node, tool_call("page", "call_1", size=1_000_000))
+        await run_calls(node, tool_call("page", "call_2", size=10))
     lines = lines_of(path)
     assert [line["result"] for line in lines if "result" in line] == [["ada", 1_000_000], ["ada", 10]]
     assert [line["t"] for line in lines[1:]] == sorted(line["t"] for line in lines[1:])

@@ -36,7 +36,7 @@ from callboard.telemetry import Logs, Metrics, RecordingWriter, setup
 from callboard.testing import calls
 from tests.helpers import make, make_sync
 
-from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, said, texts_in, turns
+from ._traces import WAIT, PaidModel, Traces, attributes, events, facts, full_reply, texts_in, turns
 
 CANARY = "canary-4711"
 KEY = "sk-proj-" + "a1B2c3D4" * 6
@@ -60,8 +60,8 @@ class Everything:
             for kind, lines in self._lines.items():
                 with redirect_stderr(lines):
                     stack.enter_context(setup(traces=False, metrics=False, logs=kind, log_level="DEBUG"))
-            for one in (self.traces, Metrics(self._meters), Logs()):
-                stack.enter_context(one.on())
+            for observer in (self.traces, Metrics(self._meters), Logs()):
+                stack.enter_context(observer.on())
             stack.enter_context(RecordingWriter(self._path, **self._options))
             yield
 
@@ -83,7 +83,7 @@ class Everything:
 
     def leaks(self, secret: str = CANARY) -> list[str]:
         """Return the outputs that contain the secret."""
-        return [way for way, text in self.said.items() if secret in text]
+        return [output for output, text in self.said.items() if secret in text]
 
 
 @pytest.fixture
@@ -99,13 +99,13 @@ class Unspeakable(Exception):
         raise RuntimeError(CANARY)
 
 
-def noted() -> Exception:
+def error_with_note() -> Exception:
     error = ValueError("plain")
     error.add_note(CANARY)
     return error
 
 
-def caused() -> Exception:
+def error_with_cause() -> Exception:
     error = ValueError("plain")
     error.__cause__ = OSError(CANARY)
     return error
@@ -113,8 +113,8 @@ def caused() -> Exception:
 
 ERRORS: dict[str, Callable[[], BaseException]] = {
     "text": lambda: ValueError(CANARY),
-    "note": noted,
-    "cause": caused,
+    "note": error_with_note,
+    "cause": error_with_cause,
     "group": lambda: ExceptionGroup(CANARY, [ValueError(CANARY), OSError(CANARY)]),
     "key": lambda: KeyError(CANARY),
     "file": lambda: FileNotFoundError(2, CANARY, CANARY),
@@ -182,7 +182,7 @@ async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -
         raise KeyError(query)
 
     node = ToolNode([make(search), make(spare)], middleware=links(), handle_tool_errors=True)
-    asked = [
+    argument_sets = [
         {"query": CANARY},
         {"query": CANARY},
         {"query": CANARY, "number": "1"},
@@ -192,18 +192,18 @@ async def test_no_note_of_a_link_has_an_argument_in_it(everything: Everything) -
         {CANARY: [{CANARY: f"{CANARY}\u200b"}]},
     ]
     with everything.on(), anyio.fail_after(WAIT):
-        for args in asked:
+        for args in argument_sets:
             await node.ainvoke([calls(tool_call("search", **args))])
-    heard = {event for span in everything.traces.spans for event in events(span)}
-    assert {"callboard.cache_hit", "callboard.retry", "callboard.breaker_opened", "callboard.output_cut"} <= heard
+    event_names = {event for span in everything.traces.spans for event in events(span)}
+    assert {"callboard.cache_hit", "callboard.retry", "callboard.breaker_opened", "callboard.output_cut"} <= event_names
     assert everything.leaks() == []
     assert everything.leaks(KEY) == []
 
 
-@pytest.mark.parametrize("place", ["queue", "rate"])
-async def test_no_key_of_a_limit_leaves(everything: Everything, place: str) -> None:
+@pytest.mark.parametrize("limit_kind", ["queue", "rate"])
+async def test_no_key_of_a_limit_leaves(everything: Everything, limit_kind: str) -> None:
     """A rejection message names the limit, whose key may be an argument."""
-    narrow: Any = {"concurrency": 1} if place == "queue" else {"rate": Rate(1, per=60)}
+    narrow: Any = {"concurrency": 1} if limit_kind == "queue" else {"rate": Rate(1, per=60)}
     limit = Limit(**narrow, queue=0, key=lambda call: call["args"]["query"])
 
     async def search(query: str) -> str:
@@ -223,7 +223,7 @@ async def test_no_question_or_answer_leaves(everything: Everything) -> None:
     async def ask(query: str) -> str:
         return str(interrupt(query))
 
-    model = PaidModel([calls(("ask", {"query": CANARY})), said(CANARY)])
+    model = PaidModel([calls(("ask", {"query": CANARY})), full_reply(CANARY)])
     thread: Any = {"configurable": {"thread_id": "t"}}
     agent = create_react_agent(model, [make(ask)], checkpointer=InMemorySaver(), prompt=CANARY)
     with everything.on():
@@ -262,13 +262,13 @@ class Collector:
     """Observer whose repr shows the events it got, like a dataclass."""
 
     def __init__(self) -> None:
-        self.told: list[Any] = []
+        self.received: list[Any] = []
 
     def __repr__(self) -> str:
-        return f"Collector({[event.call for event in self.told]!r})"
+        return f"Collector({[event.call for event in self.received]!r})"
 
     def __call__(self, event: CallEvent) -> None:
-        self.told.append(event)
+        self.received.append(event)
         raise KeyError(repr(event.call))
 
 
@@ -326,7 +326,7 @@ async def test_captured_values_are_redacted(tmp_path: Path) -> None:
 @pytest.mark.real_clock
 async def test_captured_messages_are_redacted(tmp_path: Path) -> None:
     everything = Everything(tmp_path / "recording.jsonl", capture=True)
-    agent = create_react_agent(PaidModel([calls(("search", {"query": KEY})), said(KEY)]), [make(search)])
+    agent = create_react_agent(PaidModel([calls(("search", {"query": KEY})), full_reply(KEY)]), [make(search)])
     with everything.on():
         await agent.ainvoke({"messages": [("user", f"use {KEY}")]})
     assert "gen_ai.input.messages" in attributes(everything.traces.one("invoke_agent"))
@@ -340,14 +340,14 @@ async def test_without_redaction_captured_values_are_what_they_were() -> None:
 
 
 async def test_a_redactor_of_ones_own_takes_the_place_of_ours() -> None:
-    seen: list[Any] = []
+    values: list[Any] = []
 
     def redact(value: Any) -> Any:
-        seen.append(value)
+        values.append(value)
         return "***" if isinstance(value, str) else dict.fromkeys(value, "***")
 
     traces = await one_call(CANARY, capture=True, redact=redact)
-    assert seen == [{"query": CANARY}, f"found {CANARY}"]
+    assert values == [{"query": CANARY}, f"found {CANARY}"]
     assert attributes(traces.tool())["gen_ai.tool.call.arguments"] == '{"query": "***"}'
     assert CANARY not in texts_in(traces.spans)
 
@@ -357,16 +357,20 @@ def raises(value: Any) -> Any:
 
 
 def cyclic(value: Any) -> Any:
-    found: list[Any] = []
-    found.append(found)
-    return found
+    cycle: list[Any] = []
+    cycle.append(cycle)
+    return cycle
 
 
 @pytest.mark.parametrize("redact", [raises, cyclic], ids=lambda fn: fn.__name__)
 async def test_a_redactor_that_fails_lets_nothing_out(redact: Any, caplog: pytest.LogCaptureFixture) -> None:
     traces = await one_call(CANARY, capture=True, redact=redact)
-    found = attributes(traces.tool())
-    assert found["gen_ai.tool.call.arguments"] == found["gen_ai.tool.call.result"] == "<not captured: ValueError>"
+    span_attributes = attributes(traces.tool())
+    assert (
+        span_attributes["gen_ai.tool.call.arguments"]
+        == span_attributes["gen_ai.tool.call.result"]
+        == "<not captured: ValueError>"
+    )
     assert CANARY not in texts_in(traces.spans) + caplog.text
 
 
@@ -379,9 +383,9 @@ async def test_what_is_too_long_is_cut_after_it_is_redacted() -> None:
     """Cutting first could leave half of a secret, which no detector would recognise."""
     text = "x" * 90 + f" {KEY}"
     traces = await one_call(text, capture=True, max_length=100)
-    found = attributes(traces.tool())["gen_ai.tool.call.result"]
-    assert found.startswith("found " + "x" * 90 + " <")
-    assert "… (" in found
+    result = attributes(traces.tool())["gen_ai.tool.call.result"]
+    assert result.startswith("found " + "x" * 90 + " <")
+    assert "… (" in result
     assert KEY[:6] not in texts_in(traces.spans)
 
 
@@ -509,7 +513,7 @@ async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureF
         def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
             raise RuntimeError(f"no {value}")
 
-    seen: list[Any] = []
+    call_events: list[Any] = []
 
     async def work(query: str) -> str:
         """Work."""
@@ -517,11 +521,11 @@ async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureF
 
     redact = Redact(secrets=["plain-canary"])
     for links in ([redact], [Broken(), redact]):
-        with observe(seen.append), anyio.fail_after(60):
+        with observe(call_events.append), anyio.fail_after(60):
             await ToolNode([work], middleware=links).ainvoke([tool_call("work", "1", query="a plain-canary b")])
 
-    assert "plain-canary" not in str([(event.call, event.result) for event in seen])
-    args = [event.call["args"] for event in seen if event.phase == "begun"]
+    assert "plain-canary" not in str([(event.call, event.result) for event in call_events])
+    args = [event.call["args"] for event in call_events if event.phase == "begun"]
     assert args[0]["query"].startswith("a <secret:")
     assert args[1] == {}
     assert caplog.text.count("redact_value failed with RuntimeError") == 1

@@ -56,19 +56,19 @@ class Receiver:
     received: dict[str, Any]
 
     def resources(self) -> list[Any]:
-        requests = (ExportTraceServiceRequest.FromString(self._plain(*one)) for one in self.received["/v1/traces"])
+        requests = (ExportTraceServiceRequest.FromString(self._plain(*parts)) for parts in self.received["/v1/traces"])
         return [resource for request in requests for resource in request.resource_spans]
 
     def spans(self) -> list[Any]:
         return [span for resource in self.resources() for scope in resource.scope_spans for span in scope.spans]
 
     def service_names(self) -> set[str]:
-        attributes = [one for resource in self.resources() for one in resource.resource.attributes]
-        return {one.value.string_value for one in attributes if one.key == "service.name"}
+        attributes = [attribute for resource in self.resources() for attribute in resource.resource.attributes]
+        return {attribute.value.string_value for attribute in attributes if attribute.key == "service.name"}
 
     def metrics(self) -> set[str]:
         received = self.received.get("/v1/metrics", [])
-        requests = [ExportMetricsServiceRequest.FromString(self._plain(*one)) for one in received]
+        requests = [ExportMetricsServiceRequest.FromString(self._plain(*parts)) for parts in received]
         resources = [resource for request in requests for resource in request.resource_metrics]
         return {metric.name for resource in resources for scope in resource.scope_metrics for metric in scope.metrics}
 
@@ -79,13 +79,13 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    found = Receiver()
-    thread = threading.Thread(target=found.server.serve_forever)
+    new_receiver = Receiver()
+    thread = threading.Thread(target=new_receiver.server.serve_forever)
     thread.start()
-    yield found
-    found.server.shutdown()
+    yield new_receiver
+    new_receiver.server.shutdown()
     thread.join()
-    found.server.server_close()
+    new_receiver.server.server_close()
 
 
 SETUP = """
@@ -150,7 +150,7 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
 
 
 @pytest.mark.parametrize(
-    ("variable", "value", "left"),
+    ("variable", "value", "paths"),
     [
         ("OTEL_SDK_DISABLED", "true", set()),
         ("OTEL_TRACES_EXPORTER", "none", {"/v1/metrics"}),
@@ -158,9 +158,9 @@ def test_an_applications_own_sdk_is_used_as_it_is(receiver: Receiver) -> None:
     ],
 )
 @pytest.mark.exhaustive
-def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, left: set[str]) -> None:
+def test_the_environment_turns_things_off(receiver: Receiver, variable: str, value: str, paths: set[str]) -> None:
     run(f"with setup(endpoint={receiver.url!r}): run()", **{variable: value})
-    assert set(receiver.received) == left
+    assert set(receiver.received) == paths
 
 
 @pytest.mark.exhaustive

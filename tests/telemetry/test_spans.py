@@ -52,11 +52,11 @@ from ._traces import (
     attributes,
     events,
     facts,
+    full_reply,
     is_child,
-    linked,
-    said,
+    link_ids,
+    record_traces,
     span_id,
-    traced,
     turns,
 )
 
@@ -77,8 +77,8 @@ async def run(node: ToolNode, *requests: Any, **options: Any) -> Traces:
 def outcome(traces: Traces) -> tuple[StatusCode, str, str | None]:
     """Return the status, outcome and error type of the only call."""
     span = traces.tool()
-    found = attributes(span)
-    return span.status.status_code, found[names.OUTCOME], found.get(names.ERROR_TYPE)
+    span_attributes = attributes(span)
+    return span.status.status_code, span_attributes[names.OUTCOME], span_attributes.get(names.ERROR_TYPE)
 
 
 # Calls
@@ -118,13 +118,13 @@ async def test_calls_of_one_batch_share_its_number() -> None:
     assert first == second != third
 
 
-async def timed_out() -> Traces:
+async def a_timeout() -> Traces:
     return await run(ToolNode([Recorder().tool("stuck", hang=True)], timeout=2), "stuck")
 
 
 async def test_a_timeout_is_an_error_of_the_call_and_of_its_attempt() -> None:
     """The model reads a message, but the call did not complete, so its span is an error."""
-    traces = await timed_out()
+    traces = await a_timeout()
     assert outcome(traces) == (StatusCode.ERROR, "timeout", "timeout")
     assert traces.tool().status.description == "Tool 'stuck' did not finish within its timeout of 2 s."
     assert attributes(traces.tool())[names.TIMEOUT] == 2
@@ -149,8 +149,8 @@ async def test_an_idle_timeout_is_told_apart_from_a_timeout() -> None:
     assert traces.tool().status.description == "Tool 'crawl' was given up: it gave no sign of life for 2 s."
     attempt = traces.one("attempt")
     for span in (traces.tool(), attempt):
-        found = attributes(span)
-        assert (found[names.IDLE_TIMEOUT], names.TIMEOUT in found) == (2, False)
+        span_attributes = attributes(span)
+        assert (span_attributes[names.IDLE_TIMEOUT], names.TIMEOUT in span_attributes) == (2, False)
     assert facts(attempt, names.PROGRESS) == {"callboard.done": 1, names.MESSAGE: "page 1"}
 
 
@@ -167,27 +167,27 @@ async def test_a_spent_budget_is_an_error_of_the_call_and_cancels_its_attempt() 
     assert attributes(traces.one("attempt"))[names.OUTCOME] == "cancelled"
 
 
-async def given_up_in_the_queue(budget: float = 3) -> Traces:
+async def a_wait_in_vain(budget: float = 3) -> Traces:
     limit = CallPolicy(limit=Limit(concurrency=1), budget=budget)
     return await run(ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": limit}), "slow", "slow")
 
 
 async def test_a_wait_for_a_place_is_on_the_call_and_one_that_was_given_up_is_an_event() -> None:
-    first, second = (await given_up_in_the_queue()).all("execute_tool")
+    first, second = (await a_wait_in_vain()).all("execute_tool")
     assert names.QUEUE_WAIT not in attributes(first)
     assert attributes(second)[names.QUEUE_WAIT] == pytest.approx(2)
-    _, waiting = (await given_up_in_the_queue(budget=1)).all("execute_tool")
+    _, waiting = (await a_wait_in_vain(budget=1)).all("execute_tool")
     assert facts(waiting, names.GAVE_UP)[names.QUEUE_WAIT] == pytest.approx(1)
 
 
-async def refused_a_place() -> Traces:
+async def a_rejected_call() -> Traces:
     limit = CallPolicy(limit=Limit(concurrency=1, queue=0))
     node = ToolNode([Recorder().tool("slow", seconds=2)], policies={"slow": limit})
     return await run(node, "slow", "slow")
 
 
 async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
-    traces = await refused_a_place()
+    traces = await a_rejected_call()
     rejected, _ = sorted(traces.all("execute_tool"), key=lambda span: span.end_time or 0)
     assert rejected.status.status_code is StatusCode.ERROR
     assert attributes(rejected)[names.OUTCOME] == attributes(rejected)[names.ERROR_TYPE] == "rejected"
@@ -196,28 +196,28 @@ async def test_a_rejected_call_is_an_error_without_an_attempt() -> None:
     assert len(traces.all("attempt")) == 1
 
 
-async def raised(**options: Any) -> Traces:
+async def a_failed_call(**options: Any) -> Traces:
     node = ToolNode([Recorder().tool("broken", raises=OSError("disk"))])
     return await run(node, "broken", fails=OSError, **options)
 
 
 async def test_an_error_that_nobody_handles_fails_the_call() -> None:
     """The span has the error's type, without its text."""
-    traces = await raised()
+    traces = await a_failed_call()
     assert outcome(traces) == (StatusCode.ERROR, "error", "OSError")
     assert traces.tool().status.description is None
     assert facts(traces.tool(), names.EXCEPTION) == {names.EXCEPTION_TYPE: "OSError"}
     assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "OSError"
 
 
-async def handled() -> Traces:
+async def a_handled_error() -> Traces:
     node = ToolNode([Recorder().tool("broken", raises=OSError("disk"))], handle_tool_errors=True)
     return await run(node, "broken")
 
 
 async def test_an_error_that_became_a_message_fails_the_call_and_its_attempt() -> None:
     """The model reads an error, and panels of error rates would show 0 for a tool that always fails."""
-    traces = await handled()
+    traces = await a_handled_error()
     assert outcome(traces) == (StatusCode.ERROR, "error", "OSError")
     assert traces.tool().status.description is None
     assert attributes(traces.tool())[names.HANDLED] == "OSError"
@@ -275,14 +275,14 @@ async def test_an_older_error_in_a_command_fails_no_call() -> None:
     assert outcome(traces) == (StatusCode.UNSET, "ok", None)
 
 
-async def retried() -> Traces:
+async def a_retried_call() -> Traces:
     broken = Recorder().tool("shaky", raises=OSError("disk"), times=2)
     node = ToolNode([broken], middleware=[Retry(attempts=3)], policies={"shaky": CallPolicy(idempotent=True)})
     return await run(node, "shaky")
 
 
 async def test_a_retried_call_has_an_attempt_span_for_each() -> None:
-    traces = await retried()
+    traces = await a_retried_call()
     assert outcome(traces) == (StatusCode.UNSET, "ok", None)
     assert attributes(traces.tool())[names.ATTEMPTS] == 3
     attempts = traces.all("attempt")
@@ -335,10 +335,10 @@ async def test_what_has_no_bytes_in_utf_8_does_not_take_an_export_along(
     assert not caplog.records
 
 
-async def cancelled() -> Traces:
+async def a_cancelled_call() -> Traces:
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", hang=True)])
-    with traced() as traces, anyio.fail_after(WAIT):
+    with record_traces() as traces, anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(node.ainvoke, [calls("slow")])
             await recorder.wait_for("started")
@@ -347,7 +347,7 @@ async def cancelled() -> Traces:
 
 
 async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
-    traces = await cancelled()
+    traces = await a_cancelled_call()
     assert outcome(traces) == (StatusCode.ERROR, "cancelled", "cancelled")
     assert names.CANCELLED in events(traces.tool())
     assert attributes(traces.one("attempt"))[names.ERROR_TYPE] == "cancelled"
@@ -356,7 +356,7 @@ async def test_a_cancelled_call_is_an_error_and_says_so() -> None:
 async def test_a_call_that_is_cancelled_alone_is_an_error_with_the_reason() -> None:
     recorder = Recorder()
     node = ToolNode([recorder.tool("slow", hang=True)])
-    with traced() as traces, anyio.fail_after(WAIT):
+    with record_traces() as traces, anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(node.ainvoke, [tool_call("slow", "s", query="")])
             await recorder.wait_for("started")
@@ -410,19 +410,19 @@ async def ask(question: str) -> str:
 ANSWER: Any = Command(resume="yes")
 
 
-async def threaded(tools: Any, *steps: Any, given: Any = (GO, ANSWER), name: str = "clerk") -> Traces:
+async def turns_of_conversation(tools: Any, *steps: Any, inputs: Any = (GO, ANSWER), name: str = "clerk") -> Traces:
     """Run an agent in a thread, where a question of its tools is answered."""
-    agent = create_react_agent(PaidModel([*steps, said("done")]), tools, name=name, checkpointer=InMemorySaver())
-    return await turns(agent, *given, config=THREAD)
+    agent = create_react_agent(PaidModel([*steps, full_reply("done")]), tools, name=name, checkpointer=InMemorySaver())
+    return await turns(agent, *inputs, config=THREAD)
 
 
-async def asked_and_answered() -> Traces:
-    return await threaded([make(ask)], calls(("ask", {"question": "may I?"})))
+async def a_question_with_answer() -> Traces:
+    return await turns_of_conversation([make(ask)], calls(("ask", {"question": "may I?"})))
 
 
 @pytest.mark.real_clock
 async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> None:
-    traces = await asked_and_answered()
+    traces = await a_question_with_answer()
     call, run_ = traces.all("execute_tool")[0], traces.all("invoke_agent")[0]
     assert attributes(call)[names.OUTCOME] == attributes(run_)[names.OUTCOME] == "interrupted"
     assert len(attributes(call)[names.INTERRUPTS]) == attributes(run_)[names.QUESTIONS] == 1
@@ -433,10 +433,10 @@ async def test_a_question_is_no_error_of_the_call_its_attempt_or_its_run() -> No
 
 @pytest.mark.real_clock
 async def test_what_resumes_links_to_what_it_resumes() -> None:
-    traces = await asked_and_answered()
+    traces = await a_question_with_answer()
     for name in ("execute_tool", "invoke_agent"):
         before, after = traces.all(name)
-        assert linked(after) == [span_id(before)]
+        assert link_ids(after) == [span_id(before)]
         assert after.links[0].context.trace_id == before.context.trace_id
         assert attributes(after)[names.RESUMED] is True
         assert not before.links
@@ -451,26 +451,26 @@ async def test_a_call_in_a_graph_of_langgraph_links_too() -> None:
     builder.add_node("tools", ToolNode([make(ask)]))
     builder.add_edge(START, "tools")
     graph = builder.compile(checkpointer=InMemorySaver())
-    asked = {"messages": [calls(("ask", {"question": "may I?"}))]}
-    traces = await turns(graph, asked, ANSWER, config=THREAD)
+    graph_input = {"messages": [calls(("ask", {"question": "may I?"}))]}
+    traces = await turns(graph, graph_input, ANSWER, config=THREAD)
     before, after = traces.all("execute_tool")
-    assert linked(after) == [span_id(before)]
+    assert link_ids(after) == [span_id(before)]
     assert attributes(after)[names.CONVERSATION] == "t1"
 
 
 @pytest.mark.real_clock
 async def test_each_level_links_to_its_own() -> None:
-    model = PaidModel([calls(("ask", {"question": "?"})), said("inner done")])
+    model = PaidModel([calls(("ask", {"question": "?"})), full_reply("inner done")])
     inner = create_react_agent(model, [make(ask)], name="i")
 
     async def delegate() -> str:
         result = await inner.ainvoke(GO)
         return str(result["messages"][-1].content)
 
-    traces = await threaded([make(delegate)], calls("delegate"), name="o")
+    traces = await turns_of_conversation([make(delegate)], calls("delegate"), name="o")
     for name in ("invoke_agent o", "execute_tool delegate", "invoke_agent i", "execute_tool ask"):
         before, after = traces.all(name)
-        assert linked(after) == [span_id(before)], name
+        assert link_ids(after) == [span_id(before)], name
 
 
 @pytest.mark.real_clock
@@ -478,22 +478,22 @@ async def test_a_second_question_is_linked_to_by_the_third_run() -> None:
     async def ask_twice() -> str:
         return f"{interrupt('one?')} {interrupt('two?')}"
 
-    traces = await threaded([make(ask_twice)], calls("ask_twice"), given=(GO, ANSWER, ANSWER))
+    traces = await turns_of_conversation([make(ask_twice)], calls("ask_twice"), inputs=(GO, ANSWER, ANSWER))
     for name in ("execute_tool", "invoke_agent"):
         first, second, third = traces.all(name)
-        assert (linked(first), linked(second), linked(third)) == ([], [span_id(first)], [span_id(second)])
+        assert (link_ids(first), link_ids(second), link_ids(third)) == ([], [span_id(first)], [span_id(second)])
 
 
 async def test_a_ledger_that_the_caller_keeps_has_the_link_in_it() -> None:
     """Without a graph or an agent around the node, the caller's ledger has the link."""
     node = ToolNode([make(ask)])
-    asked = [calls(("ask", {"question": "may I?"}))]
-    with traced() as traces, anyio.fail_after(WAIT):
+    messages = [calls(("ask", {"question": "may I?"}))]
+    with record_traces() as traces, anyio.fail_after(WAIT):
         with pytest.raises(CallsInterrupted) as waiting:
-            await node.ainvoke(asked)
-        await node.ainvoke(asked, ledger=waiting.value.ledger, resume="yes")
+            await node.ainvoke(messages)
+        await node.ainvoke(messages, ledger=waiting.value.ledger, resume="yes")
     before, after = traces.all("execute_tool")
-    assert linked(after) == [span_id(before)]
+    assert link_ids(after) == [span_id(before)]
 
 
 @pytest.mark.real_clock
@@ -507,15 +507,15 @@ async def test_what_resumes_a_killed_process_links_to_its_spans(tmp_path: Path) 
     async def pay() -> str:
         return "paid"
 
-    with traced() as traces, agent_in(tmp_path, pay, said("done")) as agent:
+    with record_traces() as traces, agent_in(tmp_path, pay, full_reply("done")) as agent:
         await agent.ainvoke(None, THREAD_OF_THE_KILLED)
         await agent.ainvoke(Command(resume={"type": "accept"}), THREAD_OF_THE_KILLED)
-    asked, answered = traces.all("invoke_agent clerk")
-    assert linked(asked) == [int(begun["invoke_agent clerk"])]
+    first_run, second_run = traces.all("invoke_agent clerk")
+    assert link_ids(first_run) == [int(begun["invoke_agent clerk"])]
     call = traces.tool()
-    assert linked(call) == [int(begun["invoke_agent clerk"])]  # stored as begun with the reply, before it had a span
-    assert is_child(call, answered)
-    assert attributes(asked)[names.RESUMED] is attributes(call)[names.RESUMED] is True
+    assert link_ids(call) == [int(begun["invoke_agent clerk"])]  # stored as begun with the reply, before it had a span
+    assert is_child(call, second_run)
+    assert attributes(first_run)[names.RESUMED] is attributes(call)[names.RESUMED] is True
 
 
 def python(module: str, *args: str) -> list[str]:
@@ -525,15 +525,17 @@ def python(module: str, *args: str) -> list[str]:
 def test_a_mark_that_is_none_links_to_nothing() -> None:
     """Marks are read from databases, which may contain anything."""
     odd = ("00-zz-zz-00 00-1-1-1-1", "00-0-0-00 00-0-0-00", f"00-{'f' * 40}-{'f' * 40}-01 -", "\x00 é")
-    for left in ("", "nonsense", "- -", *odd):
-        assert link_to_call(left) == link_to_run(left) == [], left
+    for mark in ("", "nonsense", "- -", *odd):
+        assert link_to_call(mark) == link_to_run(mark) == [], mark
 
 
 # Runs and requests
 
 
 async def a_run(**options: Any) -> Traces:
-    agent = create_react_agent(PaidModel([calls("search"), said("done")]), [Recorder().tool("search")], name="clerk")
+    agent = create_react_agent(
+        PaidModel([calls("search"), full_reply("done")]), [Recorder().tool("search")], name="clerk"
+    )
     return await turns(agent, GO, config=THREAD, **options)
 
 
@@ -579,12 +581,12 @@ async def test_a_run_is_a_span_with_requests_and_calls_below() -> None:
 @pytest.mark.real_clock
 async def test_captured_messages_have_the_form_of_the_conventions() -> None:
     traces = await a_run(capture=True)
-    asked, said_ = '{"role": "user", "parts": [{"type": "text", "content": "go"}]}', '"content": "done"'
+    question_text, answer_text = '{"role": "user", "parts": [{"type": "text", "content": "go"}]}', '"content": "done"'
     second = attributes(traces.all("chat")[1])
-    assert second[names.INPUT_MESSAGES].startswith(f"[{asked}")
+    assert second[names.INPUT_MESSAGES].startswith(f"[{question_text}")
     assert '"type": "tool_call_response"' in second[names.INPUT_MESSAGES]
-    assert said_ in second[names.OUTPUT_MESSAGES]
-    assert said_ in attributes(traces.one("invoke_agent"))[names.OUTPUT_MESSAGES]
+    assert answer_text in second[names.OUTPUT_MESSAGES]
+    assert answer_text in attributes(traces.one("invoke_agent"))[names.OUTPUT_MESSAGES]
 
 
 async def a_run_that_reads(**options: Any) -> Traces:
@@ -604,7 +606,7 @@ async def a_run_that_reads(**options: Any) -> Traces:
         spoken.set()
         return "told"
 
-    model = PaidModel([calls("build", "talk"), said("meanwhile"), said("done"), said("done")])
+    model = PaidModel([calls("build", "talk"), full_reply("meanwhile"), full_reply("done"), full_reply("done")])
     with traces.on(), anyio.fail_after(WAIT):
         async with create_react_agent(model, [build, talk], checkpointer=InMemorySaver(), name="clerk") as agent:
             agents.append(agent)
@@ -646,12 +648,12 @@ async def test_a_request_that_is_sent_again_is_an_event_of_its_run(door: str, tm
     traces = Traces()
     model = ScriptedModel([fail, "done"])
     agent = create_agent(model, [], middleware=[Retry(attempts=2, initial=0)], name="clerk")
-    given = {"messages": [("user", "go")]}
+    agent_input = {"messages": [("user", "go")]}
     with traces.on(), RecordingWriter(tmp_path / "run.jsonl"):
         if door == "ainvoke":
-            await agent.ainvoke(given)
+            await agent.ainvoke(agent_input)
         else:
-            await anyio.to_thread.run_sync(agent.invoke, given)
+            await anyio.to_thread.run_sync(agent.invoke, agent_input)
     assert facts(traces.one("invoke_agent"), "callboard.retry") == {
         "callboard.attempt": 1,
         "callboard.pause": 0.0,
@@ -682,7 +684,7 @@ async def test_a_run_whose_budget_is_spent_fails_as_a_deadline() -> None:
 
 
 async def an_agent_in_a_graph() -> Traces:
-    inner = create_react_agent(PaidModel([said("done")]), [Recorder().tool("search")], name="inner")
+    inner = create_react_agent(PaidModel([full_reply("done")]), [Recorder().tool("search")], name="inner")
     builder: Any = StateGraph(State)
     builder.add_node("inner", inner)
     builder.add_edge(START, "inner")
@@ -692,14 +694,22 @@ async def an_agent_in_a_graph() -> Traces:
 @pytest.mark.real_clock
 @pytest.mark.backends("asyncio")
 async def test_an_agent_in_a_graph_says_where_it_is() -> None:
-    found = attributes((await an_agent_in_a_graph()).one("invoke_agent inner"))
-    assert found[names.NAMESPACE].startswith("inner:")
-    assert found[names.CONVERSATION] == "t1"
+    span_attributes = attributes((await an_agent_in_a_graph()).one("invoke_agent inner"))
+    assert span_attributes[names.NAMESPACE].startswith("inner:")
+    assert span_attributes[names.CONVERSATION] == "t1"
 
 
 SCENARIOS: list[Callable[[], Awaitable[Traces]]] = [
-    *(a_call, partial(a_call, capture=True), timed_out, fell_silent, out_of_budget, given_up_in_the_queue),
-    *(refused_a_place, raised, partial(raised, capture=True), handled, retried, cancelled, asked_and_answered),
+    *(a_call, partial(a_call, capture=True), a_timeout, fell_silent, out_of_budget, a_wait_in_vain),
+    *(
+        a_rejected_call,
+        a_failed_call,
+        partial(a_failed_call, capture=True),
+        a_handled_error,
+        a_retried_call,
+        a_cancelled_call,
+        a_question_with_answer,
+    ),
     *(partial(a_run, capture=True), a_model_that_fails, an_agent_in_a_graph, a_run_that_reads),
     *(an_actor_that_breaks, actors_that_want_room, an_actor_that_never_starts),
 ]
@@ -721,19 +731,19 @@ async def test_every_name_of_spans_is_on_some_span() -> None:
     """A documented name that no span has would be a broken promise; names of the conventions have their types."""
     spans = [span for scenario in SCENARIOS for span in (await scenario()).spans]
     assert [slip for span in spans if names.OPERATION in attributes(span) for slip in convention_violations(span)] == []
-    seen = {span.name.split(" ")[0] for span in spans}
-    seen |= {key for span in spans for key in attributes(span)}
-    seen |= {event.name for span in spans for event in span.events}
-    seen |= {key for span in spans for event in span.events for key in event.attributes or {}}
-    known = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
-    assert known - ELSEWHERE <= seen
+    used_names = {span.name.split(" ")[0] for span in spans}
+    used_names |= {key for span in spans for key in attributes(span)}
+    used_names |= {event.name for span in spans for event in span.events}
+    used_names |= {key for span in spans for event in span.events for key in event.attributes or {}}
+    constants = {value for name, value in vars(names).items() if name.isupper() and isinstance(value, str)}
+    assert constants - ELSEWHERE <= used_names
 
 
 # Models, or instrumentations, that create their own spans
 
 
-def instrumented(tracer: Any, at_start: dict[str, str], at_end: dict[str, str]) -> Any:
-    model = Instrumented([said("done")], tracer=tracer, at_start=at_start, at_end=at_end)
+def agent_with_instrumentation(tracer: Any, at_start: dict[str, str], at_end: dict[str, str]) -> Any:
+    model = Instrumented([full_reply("done")], tracer=tracer, at_start=at_start, at_end=at_end)
     return create_react_agent(model, [Recorder().tool("search")], name="clerk")
 
 
@@ -748,10 +758,12 @@ OWN = [
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("late", [False, True], ids=["at its start", "at its end"])
-@pytest.mark.parametrize("own", OWN, ids=lambda own: next(iter(own.values())))
-async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict[str, str], late: bool) -> None:
+@pytest.mark.parametrize("own_attributes", OWN, ids=lambda own_attributes: next(iter(own_attributes.values())))
+async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(
+    own_attributes: dict[str, str], late: bool
+) -> None:
     traces = Traces()
-    agent = instrumented(traces.tracer, {} if late else own, own if late else {})
+    agent = agent_with_instrumentation(traces.tracer, {} if late else own_attributes, own_attributes if late else {})
     with traces.on():
         await agent.ainvoke(GO)
     assert traces.names == ["own", "invoke_agent clerk"]
@@ -761,12 +773,12 @@ async def test_a_model_that_makes_its_own_chat_span_gets_no_second_one(own: dict
 
 @pytest.mark.real_clock
 async def test_another_span_of_the_model_or_one_for_another_provider_is_no_chat_span_of_ours() -> None:
-    for own, is_ours in (({"http.request.method": "POST"}, True), ({names.OPERATION: "chat"}, False)):
-        traces, other = Traces(), Traces()
-        agent = instrumented((traces if is_ours else other).tracer, own, {})
+    for own_attributes, is_ours in (({"http.request.method": "POST"}, True), ({names.OPERATION: "chat"}, False)):
+        traces, other_traces = Traces(), Traces()
+        agent = agent_with_instrumentation((traces if is_ours else other_traces).tracer, own_attributes, {})
         with traces.on(), anyio.fail_after(WAIT):
             await agent.ainvoke(GO)
-        assert sorted([*traces.names, *other.names]) == ["chat gpt-x", "invoke_agent clerk", "own"]
+        assert sorted([*traces.names, *other_traces.names]) == ["chat gpt-x", "invoke_agent clerk", "own"]
         assert ("own" in traces.names) is is_ours
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from callboard.telemetry import Note, ReadMessage, RecordedAttempt, Wait, read_recording
 
-from ._recordings import HEADER, busy, call, closed, in_order, lines, run, write
+from ._recordings import HEADER, busy, call, closing_event, in_order, lines, run, write
 
 WHOLE = lines(busy(12, batch=5))
 
@@ -25,22 +25,36 @@ def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
         {"event": "ended", "t": 2, "call": 7, "outcome": "deadline", "error": "DeadlineExceededError", "waited": 0.8},
     ]
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *events])).parts
-    (one,) = part.calls
+    (recorded_call,) = part.calls
 
-    assert (one.number, one.batch, one.tool, one.id, one.run, one.resumes) == (7, 2, "fetch", "c7", 1, "00-a")
-    assert (one.start, one.end, one.waited) == (0.1, 2, 0.8)
-    assert (one.outcome, one.error) == ("deadline", "DeadlineExceededError")
-    assert one.waits == (Wait(start=0.2, end=0.5), Wait(start=1.5, end=2, error="DeadlineExceededError"))
-    assert one.attempts == (RecordedAttempt(number=1, start=0.5, end=1, error="ConnectError"),)
-    assert one.notes == (Note(time=1, kind="retry", facts={"pause": 0.5}),)
-    assert one.failed
+    assert (
+        recorded_call.number,
+        recorded_call.batch,
+        recorded_call.tool,
+        recorded_call.id,
+        recorded_call.run,
+        recorded_call.resumes,
+    ) == (7, 2, "fetch", "c7", 1, "00-a")
+    assert (recorded_call.start, recorded_call.end, recorded_call.waited) == (0.1, 2, 0.8)
+    assert (recorded_call.outcome, recorded_call.error) == ("deadline", "DeadlineExceededError")
+    assert recorded_call.waits == (Wait(start=0.2, end=0.5), Wait(start=1.5, end=2, error="DeadlineExceededError"))
+    assert recorded_call.attempts == (RecordedAttempt(number=1, start=0.5, end=1, error="ConnectError"),)
+    assert recorded_call.notes == (Note(time=1, kind="retry", facts={"pause": 0.5}),)
+    assert recorded_call.failed
 
 
 def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *run(1, 0.25, 4)])).parts
-    (one,) = part.runs
-    (request,) = one.requests
-    assert (one.agent, one.thread, one.run_id, one.start, one.end, one.outcome) == ("trip", "oslo", "r1", 0.25, 4, "ok")
+    (recorded_run,) = part.runs
+    (request,) = recorded_run.requests
+    assert (
+        recorded_run.agent,
+        recorded_run.thread,
+        recorded_run.run_id,
+        recorded_run.start,
+        recorded_run.end,
+        recorded_run.outcome,
+    ) == ("trip", "oslo", "r1", 0.25, 4, "ok")
     assert (request.start, request.end, request.model, request.calls) == (0.25, 0.75, "gpt", 2)
     assert (request.input_tokens, request.output_tokens) == (1200, 34)
 
@@ -50,18 +64,18 @@ def test_a_run_is_read_with_the_messages_that_it_has_read(tmp_path: Path) -> Non
     word = {"event": "message_read", "t": 1, "run": 1, "point": "turn", "message": {"role": "human", "content": "hi"}}
     result = {"event": "message_read", "t": 2, "run": 1, "point": "end", "background": "bg-c1"}
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, begun, word, *request, result])).parts
-    (one,) = part.runs
-    assert one.messages == (
+    (recorded_run,) = part.runs
+    assert recorded_run.messages == (
         ReadMessage(time=1, point="turn", requests=0, message={"role": "human", "content": "hi"}),
         ReadMessage(time=2, point="end", requests=1, background="bg-c1"),
     )
-    assert [read.where for read in one.messages] == ["before a turn", "where the run would end"]
+    assert [read.where for read in recorded_run.messages] == ["before a turn", "where the run would end"]
 
 
 def test_a_part_says_what_the_recorder_said_of_itself(tmp_path: Path) -> None:
     """Lost events are counted, also if the part has no end line."""
     lost = {"event": "lost", "t": 1, "events": 5}
-    path = write(tmp_path / "one.jsonl", [HEADER, closed(3, 2.0), {**HEADER, "pid": 2}, lost])
+    path = write(tmp_path / "one.jsonl", [HEADER, closing_event(3, 2.0), {**HEADER, "pid": 2}, lost])
     first, second = read_recording(path).parts
     assert first.closing is not None
     assert (first.closing.events, first.closing.per_event, first.lost, first.pid) == (3, 4e-6, 0, 4711)
@@ -74,7 +88,7 @@ def test_what_never_ended_is_open(tmp_path: Path) -> None:
     """A killed process leaves calls, attempts, waits and requests without an end."""
     events = in_order([*run(1)[:2], *call(1, 0)[:2], *call(2, 0, wait=1)[:2]])
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *events])).parts
-    assert [one.outcome for one in part.calls] == [None, None]
+    assert [recorded_call.outcome for recorded_call in part.calls] == [None, None]
     assert part.calls[0].attempts[0].end is None
     assert part.calls[1].waits[0].end is None
     assert part.runs[0].requests[0].end is None
@@ -84,9 +98,9 @@ def test_unknown_events_and_fields_are_passed_over(tmp_path: Path) -> None:
     """Unknown lines, and events of calls without a beginning, are skipped."""
     later = {"event": "teleported", "t": 1, "where": "Mars"}
     orphan = {"event": "ended", "t": 1, "call": 99, "outcome": "ok"}
-    made = [{**event, "colour": "red"} for event in call(1, 0)]
-    (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, later, orphan, *made])).parts
-    assert [one.outcome for one in part.calls] == ["ok"]
+    coloured_events = [{**event, "colour": "red"} for event in call(1, 0)]
+    (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, later, orphan, *coloured_events])).parts
+    assert [recorded_call.outcome for recorded_call in part.calls] == ["ok"]
 
 
 @given(st.integers(0, len(WHOLE)))
@@ -99,9 +113,9 @@ def test_a_recording_that_was_cut_off_anywhere_is_readable(tmp_path_factory: pyt
 
 
 @given(st.integers(0, len(WHOLE)), st.integers(0, len(WHOLE)))
-def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFactory, cut: int, again: int) -> None:
+def test_a_recording_may_go_on_after_a_cut(tmp_path_factory: pytest.TempPathFactory, cut: int, second_cut: int) -> None:
     path = tmp_path_factory.mktemp("cut") / "cut.jsonl"
-    path.write_bytes(WHOLE + WHOLE[:cut] + b"\n" + WHOLE[:again])
+    path.write_bytes(WHOLE + WHOLE[:cut] + b"\n" + WHOLE[:second_cut])
     assert len(read_recording(path).parts) in (1, 2, 3)
 
 

@@ -19,7 +19,7 @@ from callboard._calls._observers import current_observers
 from callboard._cli._call_counts import CallCounts, total
 from callboard.telemetry import CallTracker, Logs, RecordingWriter, TrackedCall, read_recording
 
-from ._events import Script, event, played, scripts
+from ._events import Script, event, play_calls, scripts
 from ._measured import Seen as Measured
 from ._traces import Traces
 
@@ -43,8 +43,8 @@ class Seen:
         with ExitStack() as stack:
             stack.callback(logger.removeHandler, handler)
             stack.callback(logger.setLevel, logging.NOTSET)
-            for one in (self.traces, self._measured.metrics, Logs()):
-                stack.enter_context(one.on())
+            for reader in (self.traces, self._measured.metrics, Logs()):
+                stack.enter_context(reader.on())
             stack.enter_context(RecordingWriter(file))
             stack.enter_context(observe(self.counts))
             copy_context().run(tell, events)  # spans that end out of order leave theirs behind
@@ -56,9 +56,9 @@ class Seen:
 
 
 def tell(events: Sequence[CallEvent]) -> None:
-    for told in events:
+    for call_event in events:
         for observer in current_observers().calls:
-            observer(told)
+            observer(call_event)
 
 
 @settings(max_examples=settings().max_examples // 2)
@@ -66,24 +66,24 @@ def tell(events: Sequence[CallEvent]) -> None:
 def test_in_whatever_order_things_happen_all_readers_tell_the_same(
     tmp_path_factory: pytest.TempPathFactory, calls: list[Script], random: Random
 ) -> None:
-    events = list(played(calls, random))
-    seen = Seen(events, tmp_path_factory.mktemp("told") / "calls.jsonl")
+    events = list(play_calls(calls, random))
+    outputs = Seen(events, tmp_path_factory.mktemp("told") / "calls.jsonl")
 
     ends = Counter(call.end for call in calls)
-    spans = [span.attributes or {} for span in seen.traces.all("execute_tool")]
-    attempts = sum(one.phase == "started" for one in events)
+    spans = [span.attributes or {} for span in outputs.traces.all("execute_tool")]
+    attempts = sum(call_event.phase == "started" for call_event in events)
     assert Counter(span[names.OUTCOME] for span in spans) == ends
-    assert Counter(call.outcome for call in seen.recorded) == ends
-    assert +total(seen.counts.rows.values()).states == ends
-    said = Counter(line for line in seen.lines if line in SAID.values())
-    assert said == Counter({SAID[end]: count for end, count in ends.items()})
-    assert len(seen.traces.all("attempt")) == attempts
-    assert sum(len(call.attempts) for call in seen.recorded) == attempts
-    assert all(attempt.end is not None for call in seen.recorded for attempt in call.attempts)
+    assert Counter(call.outcome for call in outputs.recorded) == ends
+    assert +total(outputs.counts.rows.values()).states == ends
+    line_counts = Counter(line for line in outputs.lines if line in SAID.values())
+    assert line_counts == Counter({SAID[end]: count for end, count in ends.items()})
+    assert len(outputs.traces.all("attempt")) == attempts
+    assert sum(len(call.attempts) for call in outputs.recorded) == attempts
+    assert all(attempt.end is not None for call in outputs.recorded for attempt in call.attempts)
     for name in (names.IN_FLIGHT, names.QUEUE_LENGTH):
-        assert seen.total(name) == 0
-    assert seen.total(names.TIMEOUTS) == ends["timeout"] + ends["deadline"]
-    assert seen.total(names.REJECTIONS) == ends["rejected"]
+        assert outputs.total(name) == 0
+    assert outputs.total(names.TIMEOUTS) == ends["timeout"] + ends["deadline"]
+    assert outputs.total(names.REJECTIONS) == ends["rejected"]
 
 
 class Following(CallTracker[TrackedCall, CallEvent]):
@@ -126,8 +126,8 @@ class Following(CallTracker[TrackedCall, CallEvent]):
 def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random) -> None:
     """Attempts that outlive their call get an end, too, so that resources opened for an attempt can be closed."""
     following = Following()
-    for one in played(calls, random):
-        following(one)
+    for call_event in play_calls(calls, random):
+        following(call_event)
     assert (following.open, following.running, +following.waiting, -following.waiting) == ({}, set(), {}, {})
     assert sorted(following.over) == [call.number for call in calls]
 
@@ -135,7 +135,7 @@ def test_what_has_begun_is_told_to_end_once(calls: list[Script], random: Random)
 def test_a_call_is_where_it_is_since_it_came_there() -> None:
     following = Following()
     places = []
-    for one in (
+    for call_event in (
         event("begun", time=0.0),
         event("queued", time=1.0),
         event("queued", time=2.0, tool="mirror"),
@@ -146,7 +146,7 @@ def test_a_call_is_where_it_is_since_it_came_there() -> None:
         event("attempt_ended", time=7.0, attempt=1),
         event("attempt_ended", time=8.0, attempt=2),
     ):
-        following(one)
+        following(call_event)
         (call,) = following.open.values()
         places.append((call.place, call.since))
 

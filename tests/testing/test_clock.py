@@ -179,14 +179,14 @@ seeded = pytest.mark.parametrize("name", ["asyncio", "trio"])
 
 def steps(name: str, seed: int) -> list[tuple[int, float]]:
     """Return the order of the steps of four tasks, each with the virtual time."""
-    seen: list[tuple[int, float]] = []
+    turns: list[tuple[int, float]] = []
 
     async def task(number: int) -> None:
         for _ in range(5):
             await anyio.lowlevel.checkpoint()
-            seen.append((number, anyio.current_time()))
+            turns.append((number, anyio.current_time()))
         await anyio.sleep(number)
-        seen.append((number, anyio.current_time()))
+        turns.append((number, anyio.current_time()))
 
     async def main() -> None:
         with anyio.fail_after(100):
@@ -196,7 +196,7 @@ def steps(name: str, seed: int) -> list[tuple[int, float]]:
 
     library, options = backend(name, seed=seed)
     anyio.run(main, backend=library, backend_options=options)
-    return seen
+    return turns
 
 
 @seeded
@@ -204,15 +204,15 @@ def test_a_seed_always_makes_the_same_schedule_and_others_differ(name: str) -> N
     schedules = [steps(name, seed) for seed in range(20)]
 
     assert schedules == [steps(name, seed) for seed in range(20)]
-    assert len({str(one) for one in schedules}) == 20
+    assert len({str(schedule) for schedule in schedules}) == 20
 
 
 @seeded
 def test_a_task_that_waits_for_its_turn_does_not_let_the_clock_jump(name: str) -> None:
     for seed in range(20):
-        seen = steps(name, seed)
-        assert {time for _, time in seen[:20]} == {seen[0][1]}
-        assert [round(time - seen[0][1]) for _, time in seen[20:]] == [0, 1, 2, 3]
+        turns = steps(name, seed)
+        assert {time for _, time in turns[:20]} == {turns[0][1]}
+        assert [round(time - turns[0][1]) for _, time in turns[20:]] == [0, 1, 2, 3]
 
 
 def test_a_run_under_a_schedule_leaves_trio_as_it_was() -> None:

@@ -49,26 +49,26 @@ class Foreign(BaseTool):
 
 async def results(node: ToolNode, *requests: Any, **state: Any) -> list[Any]:
     with anyio.fail_after(1000):
-        found = await node.ainvoke({"messages": [calls(*requests)], **state})
-    return [message.content for message in found["messages"]]
+        output = await node.ainvoke({"messages": [calls(*requests)], **state})
+    return [message.content for message in output["messages"]]
 
 
 async def test_values_functions_and_exceptions_take_the_place_of_a_tools_function() -> None:
     """A function gets the validated arguments, with defaults, and injected ones only if it names them."""
     node = ToolNode([search, chart, owner, Foreign()], handle_tool_errors=True)
 
-    async def found(query: str, limit: int) -> str:
+    async def fake_search(query: str, limit: int) -> str:
         await anyio.sleep(1)
         return f"{query} {limit}"
 
     fakes = {
-        "search": found,
+        "search": fake_search,
         "chart": "a picture",
         "own*": lambda item, state: f"{item} of {state['user']}",
         "foreign": ConnectionError("away"),
     }
     with fake_tools(fakes) as faked:
-        said = await results(
+        contents = await results(
             node,
             ("search", {"query": "tea"}),
             ("chart", {"name": "a"}),
@@ -77,9 +77,9 @@ async def test_values_functions_and_exceptions_take_the_place_of_a_tools_functio
             user="ann",
         )
 
-    assert said[:3] == ["tea 3", "a picture", "cup of ann"]
-    assert "away" in said[3]
-    assert {one.tool: (one.args, one.id) for one in faked.calls} == {
+    assert contents[:3] == ["tea 3", "a picture", "cup of ann"]
+    assert "away" in contents[3]
+    assert {call.tool: (call.args, call.id) for call in faked.calls} == {
         "search": ({"query": "tea", "limit": 3}, "call_1"),
         "chart": ({"name": "a"}, "call_2"),
         "owner": ({"item": "cup"}, "call_3"),
@@ -155,8 +155,8 @@ async def test_inner_fakes_come_first() -> None:
 def test_an_agent_that_sync_code_runs_uses_fakes() -> None:
     model = ScriptedModel([calls(("search", {"query": "tea"})), "Done."])
     with fake_tools({"search": "42"}):
-        found = create_react_agent(model, [search]).invoke({"messages": [("user", "go")]})
-    assert found["messages"][-2].content == "42"
+        state = create_react_agent(model, [search]).invoke({"messages": [("user", "go")]})
+    assert state["messages"][-2].content == "42"
 
 
 def test_a_single_name_is_no_list_of_names() -> None:
@@ -181,9 +181,11 @@ async def state_of(door: str, *requests: Any, tools: Any = None) -> Any:
     supervise = Supervise(policies={"search": CallPolicy(timeout=0.5)}, missing="ignore")
     tools = [search, chart, owner, Foreign()] if tools is None else tools
     agent: Any = create_agent(ScriptedModel([calls(*requests), "Done."]), tools, middleware=[supervise])
-    given = {"messages": [("user", "go")]}
+    agent_input = {"messages": [("user", "go")]}
     with anyio.fail_after(60):
-        return await (agent.ainvoke(given) if door == "ainvoke" else anyio.to_thread.run_sync(agent.invoke, given))
+        return await (
+            agent.ainvoke(agent_input) if door == "ainvoke" else anyio.to_thread.run_sync(agent.invoke, agent_input)
+        )
 
 
 def contents_of(state: Any) -> list[Any]:
@@ -195,18 +197,20 @@ def contents_of(state: Any) -> list[Any]:
 async def test_supervise_in_langchains_agent_uses_fakes(door: str) -> None:
     """A sync tool, a tool with an artifact, one with an injected argument, and one with an `ainvoke` of its own."""
 
-    async def found(query: str, limit: int) -> str:
+    async def fake_search(query: str, limit: int) -> str:
         await anyio.sleep(0)
         return f"{limit} of {query}"
 
-    asked = [
+    requests = [
         ("search", {"query": "tea"}),
         ("chart", {"name": "a"}),
         ("owner", {"item": "x"}),
         ("foreign", {"text": "t"}),
     ]
-    with fake_tools({"search": found, "chart": "chart a", "owner": lambda item: f"{item}: me", "*": "other"}) as used:
-        state = await state_of(door, *asked)
+    with fake_tools(
+        {"search": fake_search, "chart": "chart a", "owner": lambda item: f"{item}: me", "*": "other"}
+    ) as used:
+        state = await state_of(door, *requests)
 
     assert contents_of(state) == ["3 of tea", "chart a", "x: me", "other"]
     assert {call.tool: call.args for call in used.calls} == {

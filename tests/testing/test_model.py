@@ -32,7 +32,7 @@ async def collect(model: ScriptedModel, text: str = "hi") -> list[AIMessageChunk
         return [cast(AIMessageChunk, chunk.message) async for chunk in model._astream([HumanMessage(text)])]
 
 
-def joined(chunks: list[AIMessageChunk]) -> AIMessageChunk:
+def join_chunks(chunks: list[AIMessageChunk]) -> AIMessageChunk:
     """Put the chunks of one reply together."""
     total = chunks[0]
     for chunk in chunks[1:]:
@@ -87,8 +87,8 @@ def test_it_records_what_each_request_got() -> None:
     model = ScriptedModel(["one", "two"])
     model.invoke([HumanMessage("first")])
     model.invoke([HumanMessage("second"), AIMessage("then"), HumanMessage("third")])
-    asked = [[message.content for message in request] for request in model.requests]
-    assert asked == [["first"], ["second", "then", "third"]]
+    contents_by_request = [[message.content for message in request] for request in model.requests]
+    assert contents_by_request == [["first"], ["second", "then", "third"]]
     assert model.requested_tools == [(), ()]
 
 
@@ -141,7 +141,7 @@ async def test_it_streams_through_langchain() -> None:
 
 async def test_it_streams_tool_calls_after_the_text() -> None:
     chunks = await collect(ScriptedModel([calls(("search", {"query": "tea"}), "ping", content="I look.")]))
-    total = joined(chunks)
+    total = join_chunks(chunks)
     assert total.content == "I look."
     assert [len(chunk.tool_call_chunks) for chunk in chunks if chunk.tool_call_chunks] == [1, 1]
     assert total.tool_calls == [tool_call("search", "call_1", query="tea"), tool_call("ping", "call_2")]
@@ -151,7 +151,7 @@ async def test_a_stream_carries_usage_metadata_and_invalid_calls() -> None:
     broken = {"name": "search", "args": "no JSON", "id": "x", "error": None, "type": "invalid_tool_call"}
     usage = {"input_tokens": 1, "output_tokens": 2, "total_tokens": 3}
     message = AIMessage("", invalid_tool_calls=[broken], usage_metadata=usage, additional_kwargs={"a": 1})
-    total = joined(await collect(ScriptedModel([message])))
+    total = join_chunks(await collect(ScriptedModel([message])))
     assert total.usage_metadata == usage
     assert total.additional_kwargs == {"a": 1}
     assert [call["args"] for call in total.invalid_tool_calls] == ["no JSON"]
@@ -161,8 +161,8 @@ async def test_content_blocks_and_empty_replies_are_streamed_too() -> None:
     """Even an empty reply is streamed as one chunk."""
     blocks = AIMessage([{"type": "text", "text": "two words"}])
     model = ScriptedModel([blocks, ""])
-    assert joined(await collect(model)).content == [{"type": "text", "text": "two words"}]
-    assert joined(await collect(model)).content == ""
+    assert join_chunks(await collect(model)).content == [{"type": "text", "text": "two words"}]
+    assert join_chunks(await collect(model)).content == ""
 
 
 def test_it_streams_from_sync_code() -> None:
@@ -174,7 +174,7 @@ async def test_a_delay_passes_on_the_clock_of_the_backend() -> None:
     """A slow model takes virtual time only, and can be cancelled."""
     model = ScriptedModel(["slow", "slow"], delay=3600)
     start, real = anyio.current_time(), time.monotonic()
-    assert joined(await collect(model)).content == "slow"
+    assert join_chunks(await collect(model)).content == "slow"
     assert anyio.current_time() - start == pytest.approx(3600)
     with anyio.move_on_after(10) as scope:
         await collect(model)

@@ -68,12 +68,12 @@ def test_the_plugin_loads_next_to_nothing_before_a_test_uses_it(project: pytest.
 
 @pytest.mark.exhaustive
 def test_markers_and_fixtures_are_explained(project: pytest.Pytester) -> None:
-    told = run(project, "--markers").stdout.str() + run(project, "--fixtures").stdout.str()
+    help_text = run(project, "--markers").stdout.str() + run(project, "--fixtures").stdout.str()
 
-    assert "@pytest.mark.callboard(path): recording that" in told
-    assert "@pytest.mark.callboard_schedules(number): number of" in told
+    assert "@pytest.mark.callboard(path): recording that" in help_text
+    assert "@pytest.mark.callboard_schedules(number): number of" in help_text
     fixtures = "virtual_clock real_clock seeded_clock kill_at fake_tools no_orphans scripted_model recorder replay"
-    assert [name for name in fixtures.split() if f"\n{name} -- " not in told] == []
+    assert [name for name in fixtures.split() if f"\n{name} -- " not in help_text] == []
 
 
 @pytest.mark.exhaustive
@@ -97,7 +97,7 @@ def test_anyios_plugin_takes_the_clock_from_the_fixture(project: pytest.Pytester
 
 
 @pytest.mark.parametrize(
-    ("mark", "plugins", "failed", "told"),
+    ("mark", "plugins", "failed", "expected_line"),
     [
         ("anyio", "", 4, "def anyio_backend(virtual_clock): return virtual_clock"),
         ("anyio", "anyio.pytest_plugin", 4, "def anyio_backend(virtual_clock): return virtual_clock"),
@@ -106,7 +106,7 @@ def test_anyios_plugin_takes_the_clock_from_the_fixture(project: pytest.Pytester
     ids=["anyio", "anyio first", "another"],
 )
 def test_another_plugin_that_runs_a_test_does_not_silence_the_fixtures(
-    project: pytest.Pytester, mark: str, plugins: str, failed: int, told: str
+    project: pytest.Pytester, mark: str, plugins: str, failed: int, expected_line: str
 ) -> None:
     """Without this, the test would sleep on the real clock, and leave tasks, without a word."""
     project.makepyfile(f"""
@@ -130,7 +130,7 @@ def test_another_plugin_that_runs_a_test_does_not_silence_the_fixtures(
     )
 
     result.assert_outcomes(failed=failed + (2 if mark == "anyio" else 1))
-    result.stdout.fnmatch_lines([f"*{told}*"])
+    result.stdout.fnmatch_lines([f"*{expected_line}*"])
     result.stdout.fnmatch_lines(["*OrphansError: tasks that the test has left running: left behind"])
 
 
@@ -259,8 +259,8 @@ def test_a_recording_of_callboard_run_is_a_regression_test(project: pytest.Pytes
         test_shop=code_of_page("python no-run") + REPLAYS,
     )
     command = ("run", "shop:agent", "Refund me.", "--thread", "refund", "--record-to", "runs", "--capture")
-    made = project.run(sys.executable, "-m", "callboard._cli", *command, timeout=100)
-    assert made.ret == 0
+    recording_result = project.run(sys.executable, "-m", "callboard._cli", *command, timeout=100)
+    assert recording_result.ret == 0
 
     result = run(project, "-p", "no:cacheprovider")
     result.assert_outcomes(passed=2 + 8, errors=2)
@@ -325,15 +325,17 @@ def test_a_race_that_depends_on_the_schedule_is_found_and_can_be_repeated(projec
     project.makepyfile(RACES.replace("TURNS", "6"))
     result = run(project)
 
-    found = {name: set[str]() for name in ("asyncio", "trio")}
+    failing_seeds = {name: set[str]() for name in ("asyncio", "trio")}
     for name, seed in re.findall(r"^FAILED \S+\[(\w+)-seed(\d+)-6\]", result.stdout.str(), re.MULTILINE):
-        found[name].add(seed)
-    for name, seeds in found.items():
+        failing_seeds[name].add(seed)
+    for name, seeds in failing_seeds.items():
         assert 0 < len(seeds) < 30
-        again = run(project, "--callboard-seed", min(seeds), "-k", name)
-        again.assert_outcomes(failed=1, deselected=1)
-        told = f"{name}, under the schedule of seed {min(seeds)}; again: pytest *::test_query --callboard-seed "
-        again.stdout.fnmatch_lines([told + min(seeds)])
+        repeated_run = run(project, "--callboard-seed", min(seeds), "-k", name)
+        repeated_run.assert_outcomes(failed=1, deselected=1)
+        expected_line = (
+            f"{name}, under the schedule of seed {min(seeds)}; again: pytest *::test_query --callboard-seed "
+        )
+        repeated_run.stdout.fnmatch_lines([expected_line + min(seeds)])
 
 
 KILLS = """

@@ -61,19 +61,19 @@ def with_changed_replies(change: Callable[[AIMessage], None]) -> Agent:
 def record(path: Path, run: Callable[[], Any], name: str = "asyncio", **options: Any) -> Path:
     """Record what a function does, on a virtual clock."""
 
-    async def recorded() -> None:
+    async def run_and_record() -> None:
         with RecordingWriter(path, clock=anyio.current_time, **{"capture": True, "redact": False, **options}):
             await run()
 
     loop, settings = backend(name)
-    anyio.run(recorded, backend=loop, backend_options=settings)
+    anyio.run(run_and_record, backend=loop, backend_options=settings)
     return path
 
 
 def go(agent: Agent, *inputs: Any) -> Callable[[], Any]:
     async def run() -> None:
-        for given in inputs or [{"messages": [("user", "Refund me.")]}]:
-            await agent.ainvoke(given, {"configurable": {"thread_id": "1"}})
+        for agent_input in inputs or [{"messages": [("user", "Refund me.")]}]:
+            await agent.ainvoke(agent_input, {"configurable": {"thread_id": "1"}})
 
     return run
 
@@ -103,11 +103,11 @@ def differences(path: Path, agent: Agent, name: str = "asyncio", **options: Any)
 
 
 def test_an_unchanged_agent_behaves_as_recorded(recording: Path, name: str) -> None:
-    found = replay(recording, new_agent(), backend=name)
+    result = replay(recording, new_agent(), backend=name)
 
-    contents = [message.content for message in found.state["messages"]]
+    contents = [message.content for message in result.state["messages"]]
     assert contents == ["Refund me.", "", "tea", "a.example", "", "done", "Refunded."]
-    assert found.events == 23
+    assert result.events == 23
 
 
 @pytest.mark.parametrize("limit", [None, Limit(concurrency=2)])
@@ -115,10 +115,13 @@ def test_a_recording_of_the_real_clock_is_replayed_again_and_again(
     tmp_path: Path, name: str, limit: Limit | None
 ) -> None:
     """Times of a real run are uneven. On trio, calls begin in any order, and get permits in any order."""
-    many = [calls(*((tool, {"query": str(place)}) for place in range(4) for tool in ("quick", "slow"))), "Done."]
+    many = [calls(*((tool, {"query": str(number)}) for number in range(4) for tool in ("quick", "slow"))), "Done."]
     tools = Recorder()
-    made = [tools.sync_tool("quick", seconds=0.001), tools.tool("slow", seconds=lambda query: 0.012 * (1 + int(query)))]
-    agent = create_react_agent(ScriptedModel(many), ToolNode(made, limit=limit), name="bot")
+    node_tools = [
+        tools.sync_tool("quick", seconds=0.001),
+        tools.tool("slow", seconds=lambda query: 0.012 * (1 + int(query))),
+    ]
+    agent = create_react_agent(ScriptedModel(many), ToolNode(node_tools, limit=limit), name="bot")
     path = tmp_path / "real.jsonl"
     with RecordingWriter(path, capture=True, redact=False):
         agent.invoke({"messages": [("user", "go")]})
@@ -173,9 +176,9 @@ CHANGES: dict[str, tuple[Callable[[], Agent], list[str]]] = {
 
 def test_a_changed_agent_is_a_difference(recording: Path, name: str) -> None:
     for change, (agent, expected) in CHANGES.items():
-        told = differences(recording, agent(), name)
-        assert told.startswith(f"the replay of {recording} differs in "), change
-        assert [text for text in expected if text not in told] == [], change
+        report = differences(recording, agent(), name)
+        assert report.startswith(f"the replay of {recording} differs in "), change
+        assert [text for text in expected if text not in report] == [], change
 
 
 def test_further_calls_and_missing_requests_are_differences(recording: Path, name: str) -> None:
@@ -183,9 +186,9 @@ def test_further_calls_and_missing_requests_are_differences(recording: Path, nam
     short = create_react_agent(ScriptedModel(SCRIPT), slow_tools(), name="bot", interrupt_before=["tools"])
     path = record(recording.with_name("short.jsonl"), go(short, cut))
 
-    told = differences(path, new_agent(), name)
-    assert '  expected  no such call\n  got       call_1 search(query="tea"): error (LookupError)' in told
-    assert "A run of the replay raised LookupError" in told
+    report = differences(path, new_agent(), name)
+    assert '  expected  no such call\n  got       call_1 search(query="tea"): error (LookupError)' in report
+    assert "A run of the replay raised LookupError" in report
     assert "got       no further request to the model" in differences(
         recording, new_agent(of_agent={"interrupt_before": ["tools"]}), name
     )
@@ -207,11 +210,11 @@ def test_errors_retries_and_timeouts_happen_again(tmp_path: Path, name: str) -> 
     path = record(tmp_path / "runs.jsonl", go(agent))
 
     replay(path, new_agent(never("flaky", "slow"), **options), backend=name)
-    told = differences(path, new_agent(never("flaky", "slow"), policies=options["policies"]), name)
-    assert "expected  call_1 flaky(): ok, after ConnectionError, ConnectionError" in told
-    assert "A run of the replay raised ConnectionError" in told
-    told = differences(path, new_agent(never("flaky", "slow"), middleware=options["middleware"]), name)
-    assert "expected  call_2 slow(): timeout" in told
+    report = differences(path, new_agent(never("flaky", "slow"), policies=options["policies"]), name)
+    assert "expected  call_1 flaky(): ok, after ConnectionError, ConnectionError" in report
+    assert "A run of the replay raised ConnectionError" in report
+    report = differences(path, new_agent(never("flaky", "slow"), middleware=options["middleware"]), name)
+    assert "expected  call_2 slow(): timeout" in report
 
 
 def test_hooks_in_threads_do_not_spend_the_budget_of_the_run(recording: Path, name: str) -> None:
@@ -221,9 +224,9 @@ def test_hooks_in_threads_do_not_spend_the_budget_of_the_run(recording: Path, na
         time.sleep(0.05)
         return {}
 
-    found = replay(recording, new_agent(of_agent={"post_model_hook": hook, "budget": 60.0}), backend=name)
+    result = replay(recording, new_agent(of_agent={"post_model_hook": hook, "budget": 60.0}), backend=name)
 
-    assert found.state["messages"][-1].content == "Refunded."
+    assert result.state["messages"][-1].content == "Refunded."
 
 
 def test_a_conversation_with_a_question_is_replayed(tmp_path: Path, name: str) -> None:
@@ -237,9 +240,9 @@ def test_a_conversation_with_a_question_is_replayed(tmp_path: Path, name: str) -
     first, last = {"messages": [("user", "Refund me.")]}, {"messages": [("user", "Bye.")]}
     path = record(tmp_path / "runs.jsonl", go(agent, first, Command(resume="yes"), last))
 
-    found = replay(path, new_agent(), backend=name)
+    result = replay(path, new_agent(), backend=name)
 
-    assert [message.content for message in found.state["messages"]][-4:] == ["o1: yes", "Refunded.", "Bye.", "Bye."]
+    assert [message.content for message in result.state["messages"]][-4:] == ["o1: yes", "Refunded.", "Bye.", "Bye."]
 
 
 def test_answers_by_id_go_to_the_open_questions(tmp_path: Path, name: str) -> None:
@@ -250,16 +253,16 @@ def test_answers_by_id_go_to_the_open_questions(tmp_path: Path, name: str) -> No
 
     async def run() -> None:
         config: Any = {"configurable": {"thread_id": "1"}}
-        found = await agent.ainvoke({"messages": [("user", "Refund me.")]}, config)
-        asked = [question.id for question in found["__interrupt__"]]
-        assert len(asked) == 2
+        result = await agent.ainvoke({"messages": [("user", "Refund me.")]}, config)
+        question_ids = [question.id for question in result["__interrupt__"]]
+        assert len(question_ids) == 2
         answers = [{"type": "accept", "args": None}, {"type": "response", "args": "no"}]
-        await agent.ainvoke(Command(resume=dict(zip(asked, answers, strict=True))), config)
+        await agent.ainvoke(Command(resume=dict(zip(question_ids, answers, strict=True))), config)
 
     path = record(tmp_path / "runs.jsonl", run)
-    found = replay(path, new_agent(of_agent={"checkpointer": InMemorySaver()}, **options), backend=name)
+    result = replay(path, new_agent(of_agent={"checkpointer": InMemorySaver()}, **options), backend=name)
 
-    assert [message.content for message in found.state["messages"]][2:] == ["tea", "no", "", "done", "Refunded."]
+    assert [message.content for message in result.state["messages"]][2:] == ["tea", "no", "", "done", "Refunded."]
 
 
 @pytest.mark.parametrize("case", ["answers together", "answers in turn", "asks twice", "older recording"])
@@ -288,8 +291,8 @@ def test_runs_with_several_questions_are_replayed_and_killed(tmp_path: Path, nam
     if case == "older recording":
         path.write_text(path.read_text().replace('"question_ids"', '"unknown"'))
     events = replay(path, now(never("ask")[0]), backend=name).events
-    for at in range(1, events + 1):
-        replay(path, now(never("ask")[0]), backend=name, kill_at=at)
+    for event_number in range(1, events + 1):
+        replay(path, now(never("ask")[0]), backend=name, kill_at=event_number)
 
 
 def test_a_recording_in_which_the_event_loop_was_held_says_nothing_about_queues(tmp_path: Path) -> None:
@@ -301,11 +304,11 @@ def test_a_recording_in_which_the_event_loop_was_held_says_nothing_about_queues(
         await anyio.sleep(30)
         return query
 
-    work = Recorder().tool("search", seconds=30)
+    search_tool = Recorder().tool("search", seconds=30)
     options: Any = {"policies": {"search": CallPolicy(limit=Limit(concurrency=1))}}
     script = [calls("search", "fetch", "search"), "Done."]
     fetch = StructuredTool.from_function(coroutine=hold, name="fetch")
-    agent = create_react_agent(ScriptedModel(script), ToolNode([work, fetch], **options), name="bot")
+    agent = create_react_agent(ScriptedModel(script), ToolNode([search_tool, fetch], **options), name="bot")
 
     replay(record(tmp_path / "runs.jsonl", go(agent)), new_agent(never("search", "fetch"), **options))
 
@@ -326,10 +329,10 @@ def test_a_run_that_does_not_begin_is_a_difference(recording: Path, monkeypatch:
         raise RuntimeError("not today")
 
     monkeypatch.setattr(Agent, "ainvoke", refuse)
-    told = differences(recording, new_agent())
+    report = differences(recording, new_agent())
 
-    assert "run 1: it did not begin" in told
-    assert 'A run of the replay raised RuntimeError: "not today"' in told
+    assert "run 1: it did not begin" in report
+    assert 'A run of the replay raised RuntimeError: "not today"' in report
 
 
 def test_a_command_as_a_result_has_to_be_real(tmp_path: Path) -> None:
@@ -360,18 +363,18 @@ def test_a_structured_response_is_replayed_in_the_form_of_its_schema(
 
     class Model(ScriptedModel):
         def with_structured_output(self, schema: Any, **options: Any) -> Any:
-            found = {"order": "o1", "amount": 3}
-            return RunnableLambda(lambda _: Receipt(**found) if schema is Receipt else found)
+            result = {"order": "o1", "amount": 3}
+            return RunnableLambda(lambda _: Receipt(**result) if schema is Receipt else result)
 
     options: Any = {"name": "bot", "response_format": response_format}
     path = record(tmp_path / "runs.jsonl", go(create_react_agent(Model(SCRIPT), slow_tools(), **options)))
     now = create_react_agent(ScriptedModel([]), never("search", "fetch", "refund"), **options)
 
-    wanted = {"order": "o1", "amount": 3} if isinstance(response_format, dict) else Receipt(order="o1", amount=3)
-    found = replay(path, now, backend=name)
-    assert found.state["structured_response"] == wanted
-    killed = replay(path, now, backend=name, kill_at=found.events - 2)
-    assert killed.state["structured_response"] == wanted
+    expected = {"order": "o1", "amount": 3} if isinstance(response_format, dict) else Receipt(order="o1", amount=3)
+    result = replay(path, now, backend=name)
+    assert result.state["structured_response"] == expected
+    killed = replay(path, now, backend=name, kill_at=result.events - 2)
+    assert killed.state["structured_response"] == expected
 
 
 def test_a_response_that_no_longer_fits_the_schema_is_a_difference(tmp_path: Path, name: str) -> None:
@@ -385,10 +388,10 @@ def test_a_response_that_no_longer_fits_the_schema_is_a_difference(tmp_path: Pat
     agent = create_react_agent(Model(SCRIPT), slow_tools(), name="bot", response_format=Receipt)
     path = record(tmp_path / "runs.jsonl", go(agent))
 
-    told = differences(path, new_agent(of_agent={"response_format": Longer}), name)
+    report = differences(path, new_agent(of_agent={"response_format": Longer}), name)
 
-    assert "model request 4:\n  expected  a request to the model (ok)" in told
-    assert "ValidationError" in told
+    assert "model request 4:\n  expected  a request to the model (ok)" in report
+    assert "ValidationError" in report
 
 
 def test_a_structured_response_of_create_agent_is_replayed(tmp_path: Path, name: str) -> None:
@@ -399,9 +402,9 @@ def test_a_structured_response_of_create_agent_is_replayed(tmp_path: Path, name:
     path = record(tmp_path / "runs.jsonl", go(agent))
     now = create_agent(ScriptedModel([]), never("search", "fetch", "refund"), name="bot", response_format=form)
 
-    found = replay(path, now, backend=name)
-    assert found.state["structured_response"] == Receipt(order="o1", amount=3)
-    killed = replay(path, now, backend=name, kill_at=found.events - 2)
+    result = replay(path, now, backend=name)
+    assert result.state["structured_response"] == Receipt(order="o1", amount=3)
+    killed = replay(path, now, backend=name, kill_at=result.events - 2)
     assert killed.state["structured_response"] == Receipt(order="o1", amount=3)
 
 
@@ -409,8 +412,8 @@ def test_an_agent_within_a_tool_is_replayed_by_the_tools_result_or_for_real(tmp_
     def outer(model: ScriptedModel, inner: Agent) -> Agent:
         async def ask(query: str) -> str:
             """Ask the inner agent."""
-            found = await inner.ainvoke({"messages": [("user", query)]})
-            return str(found["messages"][-1].content)
+            result = await inner.ainvoke({"messages": [("user", query)]})
+            return str(result["messages"][-1].content)
 
         return create_react_agent(model, [ask], name="outer")
 
@@ -421,8 +424,8 @@ def test_an_agent_within_a_tool_is_replayed_by_the_tools_result_or_for_real(tmp_
     )
 
     for real in ((), ("ask",)):
-        found = replay(path, outer(ScriptedModel([]), new_agent()), backend=name, real=real)
-        assert [message.content for message in found.state["messages"]][2:] == ["Refunded.", "It says so."]
+        result = replay(path, outer(ScriptedModel([]), new_agent()), backend=name, real=real)
+        assert [message.content for message in result.state["messages"]][2:] == ["Refunded.", "It says so."]
 
 
 def test_real_tools_run_by_choice(recording: Path, name: str) -> None:
@@ -437,8 +440,8 @@ def test_a_kill_at_any_event_loses_and_repeats_nothing(recording: Path, name: st
     """After the kill, another run goes on with what the thread has."""
     events = replay(recording, new_agent(), backend=name).events
     ends = {
-        replay(recording, new_agent(), backend=name, kill_at=at).state["messages"][-1].content
-        for at in range(1, events + 1)
+        replay(recording, new_agent(), backend=name, kill_at=event_number).state["messages"][-1].content
+        for event_number in range(1, events + 1)
     }
 
     assert ends == {"Refunded."}
@@ -457,11 +460,14 @@ def test_a_kill_at_any_event_around_a_question_loses_and_repeats_nothing(tmp_pat
         return new_agent(of_agent={"checkpointer": InMemorySaver()}, **options)
 
     count = replay(path, now(), backend=name).events
-    ends = [replay(path, now(), backend=name, kill_at=at).state["messages"] for at in range(1, count + 1)]
+    ends = [
+        replay(path, now(), backend=name, kill_at=event_number).state["messages"]
+        for event_number in range(1, count + 1)
+    ]
 
-    known = [messages for messages in ends if "is unknown" not in messages[5].content]
-    assert len(ends) - len(known) < 6  # killed between the beginning and the end of the refund
-    assert {messages[-1].content for messages in known} == {"Refunded."}
+    certain_ends = [messages for messages in ends if "is unknown" not in messages[5].content]
+    assert len(ends) - len(certain_ends) < 6  # killed between the beginning and the end of the refund
+    assert {messages[-1].content for messages in certain_ends} == {"Refunded."}
 
 
 def test_a_kill_after_which_a_finished_call_runs_again_is_told(
@@ -470,9 +476,9 @@ def test_a_kill_after_which_a_finished_call_runs_again_is_told(
     """A checkpointer that stores nothing breaks the promise; without this test, the one above could pass by chance."""
     monkeypatch.setattr(_kills, "_copy", lambda saver: InMemorySaver())
 
-    told = differences(recording, new_agent(), kill_at=15)
+    report = differences(recording, new_agent(), kill_at=15)
 
-    assert "the call call_1 of search had finished, and ran again" in told
+    assert "the call call_1 of search had finished, and ran again" in report
 
 
 def test_a_recording_that_cannot_be_replayed_says_why(tmp_path: Path, recording: Path) -> None:
@@ -522,8 +528,8 @@ def test_results_are_compared_by_choice(recording: Path, name: str) -> None:
         return "x" * 300 + "done"
 
     replay(recording, new_agent([search, fetch, refund]), real=["refund"], backend=name)
-    told = differences(recording, new_agent([search, fetch, refund]), name, real=["refund"], results=True)
-    assert 'after model request 2, result of call_3 refund:\n  expected  "done"\n  got       "xxx' in told
+    report = differences(recording, new_agent([search, fetch, refund]), name, real=["refund"], results=True)
+    assert 'after model request 2, result of call_3 refund:\n  expected  "done"\n  got       "xxx' in report
     replay(recording, new_agent(), results=True, backend=name)
 
 
@@ -541,6 +547,6 @@ def test_a_difference_of_long_results_is_shown_where_it_is(tmp_path: Path) -> No
     word = "hotter"
     assert 'tea hotter"' in differences(path, agent, real=["search"], results=True)
     word = "cold"
-    told = differences(path, agent, real=["search"], results=True)
+    report = differences(path, agent, real=["search"], results=True)
 
-    assert re.search(r'expected  \.\.\."(\w* )?(tea )+hot"\n  got       \.\.\."(\w* )?(tea )+cold"', told)
+    assert re.search(r'expected  \.\.\."(\w* )?(tea )+hot"\n  got       \.\.\."(\w* )?(tea )+cold"', report)

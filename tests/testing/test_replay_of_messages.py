@@ -48,7 +48,7 @@ def tools(*, background: bool = True) -> list[Any]:
     return [recorder.tool("search", seconds=5), CallPolicy(background=True)(build) if background else build, ask]
 
 
-def recorded_agent(make: Make, script: Sequence[Any], **options: Any) -> Agent:
+def agent_to_record(make: Make, script: Sequence[Any], **options: Any) -> Agent:
     """Return the agent of a recording: its model takes a second for each reply."""
     return make(ScriptedModel(script, delay=1), tools(), name="bot", checkpointer=InMemorySaver(), **options)
 
@@ -70,11 +70,11 @@ def record(path: Path, agent: Agent, *runs: Run, **options: Any) -> Path:
 
     async def main() -> None:
         with RecordingWriter(path, clock=anyio.current_time, **{"capture": True, "redact": False, **options}):
-            for given, words in runs:
+            for agent_input, words in runs:
                 async with anyio.create_task_group() as group:
                     for seconds, word in words:
                         group.start_soon(say, seconds, word)
-                    await agent.ainvoke(given, AT)
+                    await agent.ainvoke(agent_input, AT)
 
     loop, settings = backend("asyncio")
     anyio.run(main, backend=loop, backend_options=settings)
@@ -110,7 +110,7 @@ CONVERSATION = [
 @AGENTS
 def test_messages_are_said_again_at_the_same_points(make: Make, tmp_path: Path, name: str) -> None:
     """Without the wait for the build, its result would come after a request that the recorded run never made."""
-    path = record(tmp_path / "run.jsonl", recorded_agent(make, SCRIPT), (GO, WORDS))
+    path = record(tmp_path / "run.jsonl", agent_to_record(make, SCRIPT), (GO, WORDS))
 
     (run,) = read_recording(path).parts[0].runs
     assert [(read.time, read.point, read.requests, read.background) for read in run.messages] == [
@@ -126,7 +126,7 @@ def test_messages_are_said_again_at_the_same_points(make: Make, tmp_path: Path, 
 
 @AGENTS
 def test_a_message_that_is_not_read_where_it_was_is_a_difference(make: Make, tmp_path: Path, name: str) -> None:
-    path = record(tmp_path / "run.jsonl", recorded_agent(make, SCRIPT), (GO, WORDS))
+    path = record(tmp_path / "run.jsonl", agent_to_record(make, SCRIPT), (GO, WORDS))
 
     with pytest.raises(ReplayDifferenceError) as stopped:
         replay(path, todays_agent(make, interrupt_before=["tools"]), backend=name)
@@ -146,7 +146,7 @@ QUESTION = [calls(tool_call("ask", "c1")), "Thanks.", "Bye."]
 
 @AGENTS
 @pytest.mark.parametrize(
-    ("given", "point", "conversation"),
+    ("agent_input", "point", "conversation"),
     [
         (
             Command(resume="yes"),
@@ -158,15 +158,15 @@ QUESTION = [calls(tool_call("ask", "c1")), "Thanks.", "Bye."]
     ids=["the question is answered", "new input"],
 )
 def test_a_message_that_a_run_left_unread_is_replayed_in_the_next_run(
-    make: Make, tmp_path: Path, name: str, given: Any, point: str, conversation: Sequence[str]
+    make: Make, tmp_path: Path, name: str, agent_input: Any, point: str, conversation: Sequence[str]
 ) -> None:
     """The first run stops for a question before it reads the message. The step of an answer takes new ones, too."""
-    late = [] if given is GO else [(2.0, "late")]
+    late = [] if agent_input is GO else [(2.0, "late")]
     path = record(
         tmp_path / "run.jsonl",
-        recorded_agent(make, QUESTION),
+        agent_to_record(make, QUESTION),
         (GO, [(0.5, "early")]),
-        (given, late),
+        (agent_input, late),
     )
 
     first, second = read_recording(path).parts[0].runs
@@ -180,7 +180,7 @@ def test_a_message_that_a_run_left_unread_is_replayed_in_the_next_run(
 def test_a_recording_without_messages_of_an_earlier_version_is_replayed_as_before(
     make: Make, tmp_path: Path, name: str
 ) -> None:
-    path = record(tmp_path / "run.jsonl", recorded_agent(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, WORDS[:1]))
+    path = record(tmp_path / "run.jsonl", agent_to_record(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, WORDS[:1]))
     lines = [line for line in path.read_text().splitlines(keepends=True) if "message_read" not in line]
     assert len(lines) == len(path.read_text().splitlines()) - 1
     path.write_text("".join(lines))
@@ -194,7 +194,7 @@ def test_a_recording_without_messages_of_an_earlier_version_is_replayed_as_befor
 @pytest.mark.exhaustive
 def test_a_kill_at_any_event_loses_and_doubles_no_message(make: Make, tmp_path: Path, name: str) -> None:
     """The message is said before the reply is returned, so a later run finds it in the thread."""
-    path = record(tmp_path / "run.jsonl", recorded_agent(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, WORDS[:1]))
+    path = record(tmp_path / "run.jsonl", agent_to_record(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, WORDS[:1]))
     events = replay(path, todays_agent(make), backend=name).events
 
     for number in range(1, events):
@@ -207,7 +207,7 @@ def test_a_kill_at_any_event_loses_and_doubles_no_message(make: Make, tmp_path: 
 @AGENTS
 def test_a_message_is_recorded_with_arguments_only(make: Make, tmp_path: Path) -> None:
     path = record(
-        *(tmp_path / "run.jsonl", recorded_agent(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, WORDS[:1])),
+        *(tmp_path / "run.jsonl", agent_to_record(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, WORDS[:1])),
         capture=False,
     )
 
@@ -219,7 +219,7 @@ def test_a_message_is_recorded_with_arguments_only(make: Make, tmp_path: Path) -
 def test_secrets_of_a_message_are_recorded_as_tokens_and_replayed(make: Make, tmp_path: Path, name: str) -> None:
     word = f"write to ann@example.com {'x' * 1_000_000}"
     path = record(
-        *(tmp_path / "run.jsonl", recorded_agent(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, [(2.0, word)])),
+        *(tmp_path / "run.jsonl", agent_to_record(make, SCRIPT[:1] + SCRIPT[-1:]), (GO, [(2.0, word)])),
         redact=True,
     )
 

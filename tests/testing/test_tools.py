@@ -18,7 +18,7 @@ async def run(tool: StructuredTool, query: str = "") -> object:
     return await tool.coroutine(query)
 
 
-def shielded() -> anyio.CancelScope:
+def shield_scope() -> anyio.CancelScope:
     """Protect a clean-up from cancellation."""
     return anyio.CancelScope(shield=True)
 
@@ -53,10 +53,10 @@ async def test_tools_are_langchain_tools_with_one_optional_argument() -> None:
 async def test_peak_and_order_tell_how_calls_overlapped() -> None:
     rec = Recorder()
     slow = rec.tool("slow", seconds=float)
-    other = rec.tool("other", seconds=1.5)
+    other_tool = rec.tool("other", seconds=1.5)
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
-            for tool, query in ((slow, "1"), (slow, "2"), (other, "2")):
+            for tool, query in ((slow, "1"), (slow, "2"), (other_tool, "2")):
                 tasks.start_soon(run, tool, query)
                 await anyio.sleep(0.01)
             assert rec.running == 3
@@ -81,7 +81,7 @@ async def test_a_tool_fails_a_number_of_times_and_then_succeeds() -> None:
 
 HANGING: list[tuple[Any, list[str]]] = [
     ({}, ["started", "cancelled"]),
-    ({"cleanup": 0.2, "shield": shielded}, ["started", "cancelled", "cleaned up"]),
+    ({"cleanup": 0.2, "shield": shield_scope}, ["started", "cancelled", "cleaned up"]),
     ({"cleanup": 0.2}, ["started", "cancelled"]),
     ({"ignores_cancel": 1}, ["started", "cancelled", "cancelled"]),
 ]

@@ -51,12 +51,12 @@ async def test_a_conversation_is_read_without_its_agent(url: str) -> None:
     assert (stored.thread_id, stored.turns, len(stored.questions)) == ("oslo", 1, 1)
     look_up, pay = (call["id"] for call in stored.messages[1].tool_calls)  # type: ignore[attr-defined]
     assert [call["id"] for call in unanswered_calls(stored.messages)] == [pay]
-    results = [(call["id"], result) for one in stored.exchanges() for call, result in one.answers_by_call()]
+    results = [(call["id"], result) for exchange in stored.exchanges() for call, result in exchange.answers_by_call()]
     assert [(call_id, stored.state_of(call_id, result)) for call_id, result in results] == [
         (look_up, "done"),
         (pay, "waits"),
     ]
-    assert [len(place.values["messages"]) for place in history] == [2, 1, 0]
+    assert [len(snapshot.values["messages"]) for snapshot in history] == [2, 1, 0]
 
 
 async def test_a_result_belongs_to_the_turn_that_asked_for_it(url: str) -> None:
@@ -73,8 +73,8 @@ async def test_a_result_belongs_to_the_turn_that_asked_for_it(url: str) -> None:
     with Threads(url) as threads:
         stored = await threads.read("oslo")
     assert stored is not None
-    found = [result for one in stored.exchanges() for _, result in one.answers_by_call()]
-    assert [one and one.text for one in found] == ["one", "two"]
+    results = [result for entry in stored.exchanges() for _, result in entry.answers_by_call()]
+    assert [entry and entry.text for entry in results] == ["one", "two"]
 
 
 async def test_values_of_types_that_nobody_allows_are_shown_as_data(url: str) -> None:
@@ -85,23 +85,23 @@ async def test_values_of_types_that_nobody_allows_are_shown_as_data(url: str) ->
     with Threads(url) as threads:
         stored = await threads.read("1")
         saver = threads.saver_for(agent)
-        found = await anyio.to_thread.run_sync(saver.get_tuple, thread("1"))
+        checkpoint_tuple = await anyio.to_thread.run_sync(saver.get_tuple, thread("1"))
     assert stored is not None
     assert [message.text for message in stored.messages] == ["hi", "Hello."]
     assert stored.other_keys == ["trip"]
-    assert found is not None
-    assert found.checkpoint["channel_values"]["trip"] == Trip(city="Oslo")  # whose agent allows it
+    assert checkpoint_tuple is not None
+    assert checkpoint_tuple.checkpoint["channel_values"]["trip"] == Trip(city="Oslo")  # whose agent allows it
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_graph_of_langgraphs_keeps_its_conversation_there(url: str) -> None:
     """It awaits its checkpointer, which a saver for sync code does not offer."""
     with pytest.warns(match="create_react_agent has been moved"):
-        theirs = prebuilt.create_react_agent(ScriptedModel(["Hello."]), [])
+        langgraph_agent = prebuilt.create_react_agent(ScriptedModel(["Hello."]), [])
     with Threads(url) as threads:
-        theirs.checkpointer = threads.saver_for(theirs)
-        await theirs.ainvoke({"messages": [("user", "hi")]}, thread("1"))
-        snapshots = [one async for one in theirs.aget_state_history(thread("1"))]
+        langgraph_agent.checkpointer = threads.saver_for(langgraph_agent)
+        await langgraph_agent.ainvoke({"messages": [("user", "hi")]}, thread("1"))
+        snapshots = [snapshot async for snapshot in langgraph_agent.aget_state_history(thread("1"))]
         stored = await threads.read("1")
     assert len(snapshots) == 3
     assert stored is not None

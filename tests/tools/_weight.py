@@ -38,12 +38,12 @@ class Hall:
 
 async def weight(hall: Hall, count: int) -> float:
     """Return the bytes per waiting call, without the memory of the requested tool calls."""
-    given = {"messages": [calls(*(tool_call("wait", query=str(number)) for number in range(count)))]}
+    node_input = {"messages": [calls(*(tool_call("wait", query=str(number)) for number in range(count)))]}
     async with anyio.create_task_group() as group:
         gc.collect()
         tracemalloc.start()
         try:
-            group.start_soon(hall.node.ainvoke, given)
+            group.start_soon(hall.node.ainvoke, node_input)
             while not hall.all_wait(count):
                 await anyio.sleep(0.02)
             gc.collect()

@@ -62,14 +62,14 @@ async def test_each_message_comes_when_its_call_has_ended_for_each_form_of_input
     node, start = ToolNode([slow_fetch(Recorder())]), anyio.current_time()
     node_input = FORMS[form](fetch_calls(30, 10, 20))
     expected = ["30"] if form == "call with context" else ["10", "20", "30"]
-    seen: list[tuple[str, float]] = []
+    contents_and_times: list[tuple[str, float]] = []
 
     with anyio.fail_after(WAIT):
         async for message in node.as_completed(node_input):
             assert isinstance(message, ToolMessage)
-            seen.append((str(message.content), round(anyio.current_time() - start)))
+            contents_and_times.append((str(message.content), round(anyio.current_time() - start)))
 
-    assert seen == [(query, float(query)) for query in expected]
+    assert contents_and_times == [(query, float(query)) for query in expected]
 
 
 @given(st.lists(st.integers(1, 50), min_size=1, max_size=12), st.integers(1, 12))
@@ -142,12 +142,12 @@ async def test_a_cancelled_reader_ends_the_calls() -> None:
 async def test_an_error_is_raised_after_the_messages_of_the_calls_that_have_ended() -> None:
     recorder = Recorder()
     node = ToolNode([slow_fetch(recorder), recorder.tool("boom", seconds=20, raises=OSError("no"))])
-    seen: list[Any] = []
+    kept_contents: list[Any] = []
 
     with pytest.raises(OSError, match="no"):  # bare, as by `ainvoke`
-        await keep_contents(seen, node.as_completed([*fetch_calls(10, 500), tool_call("boom", "b")]))
+        await keep_contents(kept_contents, node.as_completed([*fetch_calls(10, 500), tool_call("boom", "b")]))
 
-    assert seen == ["10"]
+    assert kept_contents == ["10"]
     assert recorder.running == 0
 
 
@@ -155,12 +155,14 @@ async def test_the_other_calls_finish_first_if_the_node_says_so() -> None:
     recorder = Recorder()
     tools = [slow_fetch(recorder), recorder.tool("boom", raises=OSError("no"))]
     node = ToolNode(tools, on_error="finish")
-    seen: list[Any] = []
+    kept_contents: list[Any] = []
 
     with pytest.raises(OSError, match="no"):
-        await keep_contents(seen, node.as_completed([tool_call("boom", "b"), *fetch_calls(10, 20, 30)], window=1))
+        await keep_contents(
+            kept_contents, node.as_completed([tool_call("boom", "b"), *fetch_calls(10, 20, 30)], window=1)
+        )
 
-    assert seen == ["10", "20", "30"]
+    assert kept_contents == ["10", "20", "30"]
 
 
 async def test_questions_come_after_the_finished_messages_and_a_second_run_begins_with_those() -> None:
@@ -172,13 +174,13 @@ async def test_questions_come_after_the_finished_messages_and_a_second_run_begin
         return f"said {interrupt('which?')}"
 
     node = ToolNode([slow_fetch(recorder), make(ask)])
-    requests, seen = [tool_call("ask", "a"), *fetch_calls(10)], list[Any]()
-    with pytest.raises(CallsInterrupted) as asked:
-        await keep_contents(seen, node.as_completed(requests))
+    requests, kept_contents = [tool_call("ask", "a"), *fetch_calls(10)], list[Any]()
+    with pytest.raises(CallsInterrupted) as caught:
+        await keep_contents(kept_contents, node.as_completed(requests))
 
-    results = node.as_completed(requests, ledger=asked.value.ledger, resume="tea")
+    results = node.as_completed(requests, ledger=caught.value.ledger, resume="tea")
 
-    assert seen == ["10"]
+    assert kept_contents == ["10"]
     assert await contents_of(results) == ["10", "said tea"]
     assert recorder.order == ["fetch(10)"]
 
@@ -203,18 +205,18 @@ async def test_questions_reach_the_graph_around_a_node_that_reads_results() -> N
 
 async def test_a_slow_reader_slows_the_calls_down() -> None:
     """The results of ten thousand pages would fill the memory."""
-    recorder, taken = Recorder(), 0
+    recorder, read_count = Recorder(), 0
     node = ToolNode([slow_fetch(recorder)])
 
     with anyio.fail_after(WAIT):
         async with aclosing(node.as_completed(fetch_calls(*[1] * 20), window=3)) as results:
-            for taken in range(1, 6):
+            for read_count in range(1, 6):
                 await anext(results)
                 await anyio.sleep(10)
-                assert recorder.count("finished") == taken + 3
+                assert recorder.count("finished") == read_count + 3
             async for _ in results:
-                taken += 1
-    assert taken == 20
+                read_count += 1
+    assert read_count == 20
 
 
 async def test_calls_begin_in_call_order_within_the_window() -> None:
@@ -241,18 +243,18 @@ async def test_a_refused_call_has_a_message_too() -> None:
 
 async def test_a_drain_ends_it_as_it_ends_ainvoke() -> None:
     node = ToolNode([slow_fetch(Recorder())])
-    seen: list[Any] = []
+    kept_contents: list[Any] = []
 
     async def read() -> None:
         with pytest.raises(DrainingError):
-            await keep_contents(seen, node.as_completed(fetch_calls(1, 500)))
+            await keep_contents(kept_contents, node.as_completed(fetch_calls(1, 500)))
 
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             group.start_soon(read)
             await wait_all_tasks_blocked()
             await node.drain(10)
-    assert seen == ["1"]
+    assert kept_contents == ["1"]
 
 
 async def test_the_body_of_a_tool_may_read_the_results_of_another_node() -> None:
@@ -314,12 +316,12 @@ async def test_a_question_in_an_override_is_that_of_its_call() -> None:
             return await super().ainvoke(input, *args, **options)
 
     recorder = Recorder()
-    node, requests, seen = Asking([slow_fetch(recorder)]), fetch_calls(10, 20), list[Any]()
-    with pytest.raises(CallsInterrupted) as asked:
-        await keep_contents(seen, node.as_completed(requests))
+    node, requests, kept_contents = Asking([slow_fetch(recorder)]), fetch_calls(10, 20), list[Any]()
+    with pytest.raises(CallsInterrupted) as caught:
+        await keep_contents(kept_contents, node.as_completed(requests))
 
-    assert seen == ["10"]
-    assert await contents_of(node.as_completed(requests, ledger=asked.value.ledger, resume="yes")) == ["10", "20"]
+    assert kept_contents == ["10"]
+    assert await contents_of(node.as_completed(requests, ledger=caught.value.ledger, resume="yes")) == ["10", "20"]
     assert recorder.order == ["fetch(10)", "fetch(20)"]
 
 

@@ -45,7 +45,7 @@ def debugging() -> Generator[None]:
 
 
 @contextmanager
-def hooked(value: object, env_var: str | None = None) -> Generator[None]:
+def library_hook(value: object, env_var: str | None = None) -> Generator[None]:
     """Register a handler of a library, as `register_configure_hook` does, for the block."""
     variable: ContextVar[Any] = ContextVar("a library's handler", default=None)
     hook: Any = (variable, True, BaseCallbackHandler if env_var else None, env_var)
@@ -58,7 +58,7 @@ def hooked(value: object, env_var: str | None = None) -> Generator[None]:
         variable.reset(token)
 
 
-def configured(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
+def langchain_manager(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
     return AsyncCallbackManager.configure(
         config.get("callbacks"),
         tool.callbacks,
@@ -71,10 +71,10 @@ def configured(tool: BaseTool, config: RunnableConfig) -> AsyncCallbackManager:
 
 
 def facts(manager: AsyncCallbackManager) -> dict[str, object]:
-    found = dict(vars(manager))
+    values = dict(vars(manager))
     for name in ("handlers", "inheritable_handlers"):
-        found[name] = [type(one) for one in found[name]]
-    return found
+        values[name] = [type(handler) for handler in values[name]]
+    return values
 
 
 @pytest.mark.parametrize(
@@ -82,8 +82,8 @@ def facts(manager: AsyncCallbackManager) -> dict[str, object]:
     [
         pytest.param(nullcontext, id="nothing"),
         pytest.param(debugging, id="debug"),
-        pytest.param(lambda: hooked(HANDLER), id="a handler of a library"),
-        pytest.param(lambda: hooked(None, "CALLBOARD_TEST_HOOK"), id="a variable of the environment"),
+        pytest.param(lambda: library_hook(HANDLER), id="a handler of a library"),
+        pytest.param(lambda: library_hook(None, "CALLBOARD_TEST_HOOK"), id="a variable of the environment"),
         pytest.param(tracers.collect_runs, id="collected runs"),
         pytest.param(lambda: tracing_context(enabled=True), id="LangSmith"),
         pytest.param(lambda: tracing_context(enabled=False, tags=["a"], metadata={"b": 1}), id="LangSmith's tags"),
@@ -104,10 +104,12 @@ def test_a_tool_has_the_manager_that_langchain_configures(
         {"tags": ["run"], "metadata": {"of": "the run"}, "callbacks": [HANDLER]},
         {"callbacks": AsyncCallbackManager([], inheritable_tags=["inherited"])},
     ]
-    own = work.model_copy(update={"tags": ["tool"], "metadata": {"of": "the tool"}, "callbacks": [HANDLER]})
+    tool_with_tags = work.model_copy(update={"tags": ["tool"], "metadata": {"of": "the tool"}, "callbacks": [HANDLER]})
     with surroundings():
-        for one in (work, own, work.model_copy(update={"verbose": True})):
-            assert facts(manager_of_tool(one, configs[number])) == facts(configured(one, configs[number]))
+        for variant in (work, tool_with_tags, work.model_copy(update={"verbose": True})):
+            assert facts(manager_of_tool(variant, configs[number])) == facts(
+                langchain_manager(variant, configs[number])
+            )
 
 
 def test_a_plain_call_takes_the_shortcut_with_this_release_of_langchain(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,22 +122,22 @@ def test_a_plain_call_takes_the_shortcut_with_this_release_of_langchain(monkeypa
 @pytest.mark.real_clock  # LangChain calls sync handlers in a thread
 async def test_an_instrumentation_that_comes_late_hears_of_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     """OpenInference adds its handler to each manager that is made, and may be started after the first calls."""
-    heard: list[str] = []
+    tool_names: list[str] = []
 
     class Listener(BaseCallbackHandler):
         def on_tool_start(self, serialized: Any, *args: Any, **options: Any) -> None:
-            heard.append(serialized["name"])
+            tool_names.append(serialized["name"])
 
-    def instrumented(self: Any, *args: Any, **options: Any) -> None:
+    def init_with_listener(self: Any, *args: Any, **options: Any) -> None:
         original(self, *args, **options)
         self.add_handler(Listener())
 
     original = BaseCallbackManager.__init__
     node = callboard.ToolNode([work])
     await node.ainvoke([calls("work")])
-    monkeypatch.setattr(BaseCallbackManager, "__init__", instrumented)
+    monkeypatch.setattr(BaseCallbackManager, "__init__", init_with_listener)
     await node.ainvoke([calls("work")])
-    assert heard == ["work"]
+    assert tool_names == ["work"]
 
 
 def test_what_langsmith_is_told_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -163,7 +165,7 @@ def test_what_langsmith_is_told_is_found(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 async def test_what_a_body_adds_to_its_run_manager_reaches_no_other_call() -> None:
-    seen: list[tuple[list[Any], ...]] = []
+    manager_states: list[tuple[list[Any], ...]] = []
 
     class Tagging(BaseTool):
         name: str = "tagging"
@@ -173,7 +175,9 @@ async def test_what_a_body_adds_to_its_run_manager_reaches_no_other_call() -> No
             raise NotImplementedError
 
         async def _arun(self, query: str, run_manager: AsyncCallbackManagerForToolRun) -> str:
-            seen.append((run_manager.handlers.copy(), run_manager.tags.copy(), list(run_manager.inheritable_metadata)))
+            manager_states.append(
+                (run_manager.handlers.copy(), run_manager.tags.copy(), list(run_manager.inheritable_metadata))
+            )
             run_manager.handlers.append(HANDLER)
             run_manager.tags.append("own")
             run_manager.inheritable_metadata["own"] = True
@@ -183,4 +187,4 @@ async def test_what_a_body_adds_to_its_run_manager_reaches_no_other_call() -> No
     calls = [{"name": "tagging", "args": {"query": "a"}, "id": str(number)} for number in range(2)]
     for _ in range(2):
         await node.ainvoke(calls)
-    assert seen == [([], [], [])] * 4
+    assert manager_states == [([], [], [])] * 4

@@ -32,7 +32,7 @@ from callboard import (
 from callboard.exceptions import CallCancelledError
 from callboard.middleware import Cache, CircuitBreaker, Fallback, Retry, Value
 from callboard.testing import Recorder
-from tests.helpers import contents, ended, live_tasks, make, make_sync, until
+from tests.helpers import contents, ending_of, live_tasks, make, make_sync, until
 
 WAIT = 1_000.0
 BEGUN = (
@@ -116,7 +116,7 @@ async def test_a_call_in_the_pause_before_a_retry_is_between_its_attempts() -> N
     async with run.begun(3):
         assert [(call.place, call.attempt, call.limit) for call in node.running()] == [("between", 1, None)]
         assert await node.cancel("c0", "enough")
-    assert [ended(message) for message in run.messages] == ["cancelled"]
+    assert [ending_of(message) for message in run.messages] == ["cancelled"]
 
 
 async def test_one_call_ends_with_its_grace_and_the_others_go_on() -> None:
@@ -249,9 +249,9 @@ async def test_middleware_neither_repeats_nor_replaces_nor_stores_it() -> None:
         assert await node.cancel("c0", "too long")
         assert recorder.count("started") == 1
     assert run.contents == [BEGUN]
-    again = Run(node, fetch_calls(1))
-    await again()
-    assert again.contents == ["0"]  # the breaker is closed, and the cache is empty
+    second_run = Run(node, fetch_calls(1))
+    await second_run()
+    assert second_run.contents == ["0"]  # the breaker is closed, and the cache is empty
     assert recorder.count("started") == 2
 
 
@@ -288,7 +288,7 @@ async def test_calls_inside_the_call_end_with_it() -> None:
         assert len(inner.running()) == 2
         assert await outer.cancel("r")
         assert (inner.running(), recorder.running) == ([], 0)
-    assert [ended(message) for message in run.messages] == ["cancelled"]
+    assert [ending_of(message) for message in run.messages] == ["cancelled"]
 
 
 async def test_a_call_inside_another_can_be_cancelled_alone() -> None:
@@ -338,7 +338,7 @@ async def test_cancel_all_at_once_and_twice() -> None:
                 assert call.call_id is not None
                 cancelling.start_soon(cancel, call.call_id)
         assert (answers, node.running()) == ([True] * 6, [])
-    assert [ended(message) for message in run.messages] == ["cancelled"] * 3
+    assert [ending_of(message) for message in run.messages] == ["cancelled"] * 3
 
 
 async def test_a_cancelled_batch_ends_as_before_although_one_of_its_calls_was_cancelled() -> None:
@@ -398,7 +398,7 @@ async def test_a_tool_may_cancel_its_own_call() -> None:
 
 async def test_a_reader_of_results_may_cancel_calls_that_wait_for_it() -> None:
     """A call that waits for the reader cannot end before the reader goes on."""
-    recorder, seen, begun = Recorder(), list[Any](), list[str]()
+    recorder, read_contents, begun = Recorder(), list[Any](), list[str]()
 
     async def note_begin(request: Any, call_next: Any) -> Any:
         begun.append(request.tool_call["id"])
@@ -408,10 +408,10 @@ async def test_a_reader_of_results_may_cancel_calls_that_wait_for_it() -> None:
     with anyio.fail_after(WAIT):
         async for message in node.as_completed(fetch_calls(3), window=1):
             assert isinstance(message, ToolMessage)
-            seen.append(message.content)
-            if len(seen) == 1:
+            read_contents.append(message.content)
+            if len(read_contents) == 1:
                 assert await node.cancel("c2", "not needed")
-    assert seen == ["0", "1", NOT_BEGUN]
+    assert read_contents == ["0", "1", NOT_BEGUN]
     assert recorder.count("started") == 2
     assert begun == ["c0", "c1"]
 
@@ -429,11 +429,11 @@ async def test_an_id_is_a_text(call_id: Any) -> None:
 async def test_an_id_of_several_threads_needs_the_thread() -> None:
     """Models repeat their ids in other conversations, and the wrong call must not end."""
     node = ToolNode([Recorder().tool("fetch", seconds=60.0)])
-    found: dict[str, Any] = {}
+    contents_by_thread: dict[str, Any] = {}
 
     async def run(thread: str) -> None:
         config: Any = {"configurable": {"thread_id": thread}}
-        found[thread] = contents(await node.ainvoke(fetch_calls(1), config))
+        contents_by_thread[thread] = contents(await node.ainvoke(fetch_calls(1), config))
 
     async with anyio.create_task_group() as group:
         for thread in ("a", "b"):
@@ -444,7 +444,7 @@ async def test_an_id_of_several_threads_needs_the_thread() -> None:
             await node.cancel("c0", "too long")
         assert not await node.cancel("c0", thread_id="c")
         assert await node.cancel("c0", "too long", thread_id="b")
-    assert found == {"a": ["0"], "b": [BEGUN]}
+    assert contents_by_thread == {"a": ["0"], "b": [BEGUN]}
 
 
 @given(
@@ -478,14 +478,14 @@ async def test_exactly_the_cancelled_calls_end_so_whatever_the_order(
             group.start_soon(run)
             for cancellation in cancellations:
                 group.start_soon(cancel, *cancellation)
-        ends = {message.tool_call_id: ended(message) for message in run.messages}
+        ends = {message.tool_call_id: ending_of(message) for message in run.messages}
         assert {call_id for call_id, end in ends.items() if end == "cancelled"} == cancelled
         assert all(end in (None, "cancelled", "rejected") for end in ends.values())
         assert len(ends) == count
         assert late == []
-        again = Run(node, [tool_call("other", f"o{n}", query=str(n)) for n in range(2)])
-        await again()
-        assert again.contents == ["0", "1"]
+        second_run = Run(node, [tool_call("other", f"o{n}", query=str(n)) for n in range(2)])
+        await second_run()
+        assert second_run.contents == ["0", "1"]
     assert node.statistics().waiting == 0
 
 
@@ -511,17 +511,17 @@ async def test_a_sync_tool_is_given_up_as_after_a_timeout() -> None:
 
 
 @pytest.mark.real_clock
-@pytest.mark.parametrize("other", ["asyncio", "trio"])
-async def test_another_thread_with_its_own_loop_may_see_and_cancel_calls(other: str) -> None:
+@pytest.mark.parametrize("other_backend", ["asyncio", "trio"])
+async def test_another_thread_with_its_own_loop_may_see_and_cancel_calls(other_backend: str) -> None:
     """A web handler often runs in another event loop than the agent."""
     node = ToolNode([Recorder().tool("fetch", seconds=60.0)])
     run = Run(node, fetch_calls(2))
 
     def elsewhere() -> None:
         assert [call.call_id for call in node.running()] == ["c0", "c1"]
-        assert anyio.run(node.cancel, "c0", "too long", backend=other)
+        assert anyio.run(node.cancel, "c0", "too long", backend=other_backend)
         assert [call.call_id for call in node.running()] == ["c1"]
-        assert anyio.run(node.cancel, "c1", "too long", backend=other)
+        assert anyio.run(node.cancel, "c1", "too long", backend=other_backend)
 
     async with anyio.create_task_group() as group:
         group.start_soon(run)

@@ -14,7 +14,7 @@ from langgraph.types import interrupt
 
 from callboard import CallPolicy, CallsInterrupted, ToolNode, tool_call
 from callboard.testing import calls
-from tests.helpers import litter, weighed
+from tests.helpers import litter, measure_bytes
 
 from ._weight import LIMITS
 
@@ -28,7 +28,7 @@ AT_MOST = 6 * 1024
 @pytest.mark.exhaustive
 def test_a_waiting_call_weighs_at_most_6_kilobytes(backend: str, limit: str) -> None:
     """At this size 100,000 waiting calls need 600 MB, whether they wait in their bodies or for a place."""
-    assert 0 < weighed("tests.tools._weight", backend, limit) <= AT_MOST
+    assert 0 < measure_bytes("tests.tools._weight", backend, limit) <= AT_MOST
 
 
 async def fine(query: str) -> str:
@@ -63,11 +63,11 @@ POLICIES = {"slow": CallPolicy(timeout=2)}
 
 async def cycles_of(node: ToolNode, name: str, count: int, *, raises: type[Exception] | None) -> list[str]:
     """Return the objects, by type, that only the collector can free after a batch. The first batch is a warm-up."""
-    given = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(count)))]}
+    node_input = {"messages": [calls(*(tool_call(name, query="tea") for _ in range(count)))]}
     for _ in range(2):
         gc.collect()
         with contextlib.nullcontext() if raises is None else pytest.raises(raises):
-            await node.ainvoke(given)
+            await node.ainvoke(node_input)
     return litter()
 
 

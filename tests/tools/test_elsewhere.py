@@ -39,12 +39,12 @@ from callboard.testing import ScriptedModel, calls
 from tests.engines._fake import FakeEngine
 from tests.helpers import contents
 
-said: list[Any] = []
+notes_of_wait: list[Any] = []
 
 
 @pytest.fixture(autouse=True)
 def _nothing_said() -> None:
-    said.clear()
+    notes_of_wait.clear()
 
 
 def double(number: int) -> int:
@@ -59,19 +59,19 @@ async def adouble(number: int) -> int:
 
 async def wait(seconds: float) -> str:
     """Wait."""
-    said.append(remaining())
+    notes_of_wait.append(remaining())
     progress("waits", done=1)
     try:
         await anyio.sleep(seconds)
     finally:
-        said.append("ends")
+        notes_of_wait.append("ends")
     return "waited"
 
 
 def where(config: RunnableConfig) -> str:
     """What is in the config."""
-    found = config["configurable"]
-    return f"{found.get('thread_id')} {sorted(found)} {ensure_config()['configurable'].get('thread_id')}"
+    configurable = config["configurable"]
+    return f"{configurable.get('thread_id')} {sorted(configurable)} {ensure_config()['configurable'].get('thread_id')}"
 
 
 def count(state: Annotated[dict[str, Any], InjectedState]) -> int:
@@ -129,8 +129,8 @@ async def test_a_plain_function_runs_on_the_engine_which_is_open_for_a_run_of_an
     with anyio.fail_after(5):
         assert await _content(node, "double", number=21) == "42"
         assert "number" in await _content(node, "double", number="many")
-        found = await anyio.to_thread.run_sync(node.invoke, [calls(("double", {"number": 4}))])
-        assert (found[0].content, engine.bodies) == ("8", ["double", "double"])
+        messages = await anyio.to_thread.run_sync(node.invoke, [calls(("double", {"number": 4}))])
+        assert (messages[0].content, engine.bodies) == ("8", ["double", "double"])
         before = engine.starts
         state = await create_react_agent(model, node).ainvoke({"messages": [HumanMessage("go")]})
     assert contents(state) == ["2", "4"]
@@ -140,11 +140,13 @@ async def test_a_plain_function_runs_on_the_engine_which_is_open_for_a_run_of_an
 async def test_progress_and_what_is_left_of_the_timeout_cross() -> None:
     """Progress keeps an idle timeout alive and is visible to observers of this process."""
     engine = FakeEngine()
-    heard: list[CallEvent] = []
-    with anyio.fail_after(60), observe(heard.append):
+    events: list[CallEvent] = []
+    with anyio.fail_after(60), observe(events.append):
         assert await _content(_node(engine, wait, timeout=9.0), "wait", seconds=1.0) == "waited"
-    assert 8 < said[0] <= 9
-    assert [(one.message, dict(one.facts)) for one in heard if one.note == "progress"] == [("waits", {"done": 1})]
+    assert 8 < notes_of_wait[0] <= 9
+    assert [(event.message, dict(event.facts)) for event in events if event.note == "progress"] == [
+        ("waits", {"done": 1})
+    ]
 
 
 class Slow(FakeEngine):
@@ -162,7 +164,7 @@ async def test_a_timeout_runs_from_when_the_body_has_its_turn_and_ends_it_there(
         assert await _content(node, "wait", seconds=1.0) == "waited"
         content = await _content(node, "wait", seconds=math.inf)
     assert "did not finish within its timeout of 2 s" in content
-    assert said[-1] == "ends"
+    assert notes_of_wait[-1] == "ends"
 
 
 async def test_an_engine_is_open_from_its_first_call_to_the_end_of_the_run_or_of_the_block() -> None:
@@ -209,25 +211,25 @@ async def test_commands_and_errors_come_back_and_a_question_is_refused_with_a_re
     """Errors keep their type, for handlers in this process. An interrupt cannot be raised from an engine."""
     engine = FakeEngine()
     agent = create_react_agent(ScriptedModel([calls("ask")]), _node(engine, ask), checkpointer=InMemorySaver())
-    words = r"interrupt\(\) was called in a body that runs elsewhere.*RequireApproval"
+    expected_error = r"interrupt\(\) was called in a body that runs elsewhere.*RequireApproval"
     with anyio.fail_after(5):
-        found = await _node(engine, go).ainvoke({"messages": [calls("go")]})
-        assert isinstance(found[0], Command)
+        outputs = await _node(engine, go).ainvoke({"messages": [calls("go")]})
+        assert isinstance(outputs[0], Command)
         with pytest.raises(ZeroDivisionError, match="by nothing"):
             await _content(_node(engine, fail), "fail")
-        with pytest.raises(RuntimeError, match=words):
+        with pytest.raises(RuntimeError, match=expected_error):
             await agent.ainvoke({"messages": [HumanMessage("go")]}, {"configurable": {"thread_id": "1"}})
 
 
-async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
+async def _call_with_kills(engine: FakeEngine, node: ToolNode, times: int) -> Any:
     """Return the outcome of a call whose worker is killed this many times."""
-    found: list[Any] = []
+    outcomes: list[Any] = []
 
     async def call() -> None:
         try:
-            found.append(await _content(node, "wait", seconds=5.0))
-        except CallsInterrupted as asked:
-            found.append(asked)
+            outcomes.append(await _content(node, "wait", seconds=5.0))
+        except CallsInterrupted as interruption:
+            outcomes.append(interruption)
 
     async with anyio.create_task_group() as group:
         group.start_soon(call)
@@ -236,7 +238,7 @@ async def _killed(engine: FakeEngine, node: ToolNode, times: int) -> Any:
                 await anyio.sleep(0.01)
             engine.kill()
             await anyio.sleep(0.01)
-    return found[0]
+    return outcomes[0]
 
 
 @pytest.mark.parametrize(
@@ -255,9 +257,9 @@ async def test_a_lost_call_runs_again_if_somebody_says_that_it_may_but_not_for_e
     node = _node(engine, wait, **policy)
     with anyio.fail_after(60):
         if times > 1:
-            assert await _killed(engine, node, 2) == "waited"
+            assert await _call_with_kills(engine, node, 2) == "waited"
         engine.bodies.clear()
-        content = await _killed(engine, node, times)
+        content = await _call_with_kills(engine, node, times)
     assert "had begun when its worker was killed by SIGKILL. Whether it had its effect is unknown" in content
     assert "Find out before you call it again." in content
     assert engine.bodies == ["wait"] * times
@@ -267,9 +269,9 @@ async def test_a_person_is_asked_where_the_policy_says_so() -> None:
     """The question has the call as the model wrote it, and the reason why the outcome is unknown."""
     engine = FakeEngine()
     with anyio.fail_after(60):
-        asked = await _killed(engine, _node(engine, wait, on_unknown="ask"), 1)
-    assert isinstance(asked, CallsInterrupted)
-    [question] = asked.interrupts
+        interruption = await _call_with_kills(engine, _node(engine, wait, on_unknown="ask"), 1)
+    assert isinstance(interruption, CallsInterrupted)
+    [question] = interruption.interrupts
     assert question.value[0]["action_request"] == {"action": "wait", "args": {"seconds": 5.0}}
     assert "its worker was killed by SIGKILL" in question.value[0]["description"]
 
@@ -317,14 +319,14 @@ class Notebook(Actor):
 def test_what_cannot_run_elsewhere_is_refused_when_the_node_is_built() -> None:
     """The error names the tool, the argument and the remedy."""
     engine = FakeEngine()
-    here = StructuredTool.from_function(lambda: "here", name="here", description="Here.")
-    for given, message in (
+    here_tool = StructuredTool.from_function(lambda: "here", name="here", description="Here.")
+    for tool_function, message in (
         (save, r"the tool 'save': its argument 'store' is a store, which belongs to this process"),
         (Own(), r"the tool 'own': Own has its own `invoke`"),
-        (here, r"'here' cannot run elsewhere cannot be pickled"),
+        (here_tool, r"'here' cannot run elsewhere cannot be pickled"),
     ):
         with pytest.raises(TypeError, match=message):
-            _node(engine, given)  # type: ignore[arg-type]
+            _node(engine, tool_function)  # type: ignore[arg-type]
     with pytest.raises(
         TypeError, match=r"'read': it is a handler of the actor Notebook.*child\(\.\.\., runs_in=\.\.\.\)"
     ):
@@ -372,8 +374,8 @@ async def test_a_node_that_is_open_in_one_loop_is_used_in_another() -> None:
     with anyio.fail_after(5):
         async with node:
             assert await _content(node, "double", number=1) == "2"
-            there = await anyio.to_thread.run_sync(node.invoke, [calls(("double", {"number": 2}))])
-            assert there[0].content == "4"
+            messages = await anyio.to_thread.run_sync(node.invoke, [calls(("double", {"number": 2}))])
+            assert messages[0].content == "4"
             assert sorted(loops.values()) == [0, 1]
     assert set(loops.values()) == {0}
 
@@ -408,21 +410,21 @@ async def test_what_is_closed_while_a_call_opens_its_engine_leaves_nothing_open(
             await goes_on.wait()
             return await super().__aenter__()
 
-    engine, held = Opening(), ActorSession([])
-    told: list[str] = []
+    engine, session = Opening(), ActorSession([])
+    error_texts: list[str] = []
 
     async def hold() -> None:
         with pytest.raises(EngineError) as refused:
-            await held.hold(engine, "wait")
-        told.append(str(refused.value))
+            await session.hold(engine, "wait")
+        error_texts.append(str(refused.value))
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(hold)
             await opening.wait()
-            await held.close()
+            await session.close()
             goes_on.set()
-    assert "whoever had its engine open has closed it" in told[0]
+    assert "whoever had its engine open has closed it" in error_texts[0]
     assert engine.opened == 0
 
 

@@ -30,7 +30,7 @@ def attempting(*numbers: Any) -> Any:
     return attempt_each
 
 
-async def ended_with(*numbers: Any) -> tuple[str, BaseException | None]:
+async def text_and_error(*numbers: Any) -> tuple[str, BaseException | None]:
     """Return the text of the call's message and the error in its last event."""
     ends: list[BaseException | None] = []
 
@@ -47,14 +47,14 @@ async def ended_with(*numbers: Any) -> tuple[str, BaseException | None]:
 
 @pytest.mark.parametrize("failed", ["a word", 3], ids=["wrong arguments", "an error"])
 async def test_a_call_that_succeeds_after_a_failed_attempt_has_no_error(failed: Any) -> None:
-    assert await ended_with(failed, 4) == ("2", None)
+    assert await text_and_error(failed, 4) == ("2", None)
 
 
 async def test_a_call_has_the_error_of_its_last_attempt() -> None:
-    _, error = await ended_with("a word", 3)
+    _, error = await text_and_error("a word", 3)
     assert isinstance(error, ValueError)
     assert str(error) == "3 is odd"
-    _, error = await ended_with(3, "a word")
+    _, error = await text_and_error(3, "a word")
     assert isinstance(error, ToolInvocationError)
 
 

@@ -94,7 +94,11 @@ def test_the_policy_is_the_effective_one_with_its_source() -> None:
     assert by_name.policy == CallPolicy(timeout=7.0, budget=9.0, grace=3.0, idempotent=False, on_unknown="ask")
     assert of_node.policy == CallPolicy(timeout=7.0, grace=3.0, idempotent=False, on_unknown="fail")
     assert at_tool.policy == CallPolicy(timeout=4.0, grace=3.0, idempotent=True, on_unknown="fail")
-    assert [one.policy_source for one in (by_name, of_node, at_tool)] == ["policies", "node", "decorator"]
+    assert [explanation.policy_source for explanation in (by_name, of_node, at_tool)] == [
+        "policies",
+        "node",
+        "decorator",
+    ]
 
 
 def test_limits_are_explained_in_the_order_in_which_an_attempt_waits_for_them() -> None:

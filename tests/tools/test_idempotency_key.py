@@ -208,13 +208,13 @@ async def test_a_graph_of_langgraph_keeps_the_key_over_an_interrupt() -> None:
 async def test_calls_within_a_call_have_keys_of_their_own(inner: str) -> None:
     """Calls that a tool makes get keys that differ from the outer call's, and other keys in another run."""
     till = Till()
-    asked = [tool_call("pay", "1", amount=5)]
+    requests = [tool_call("pay", "1", amount=5)]
 
     async def outer(config: RunnableConfig) -> str:
         """Run others."""
         till.keys.append(idempotency_key())
         if inner == "node":
-            await till.node().ainvoke(asked, config)
+            await till.node().ainvoke(requests, config)
         else:
             model = ScriptedModel([calls(("pay", {"amount": 5})), "done"])
             await create_react_agent(model, [till.pay]).ainvoke(GO, config)
@@ -243,8 +243,8 @@ def in_thread() -> str:
 async def test_handlers_and_sync_tools_have_the_key_of_the_call_that_they_work_for() -> None:
     """An actor calls the service on behalf of a call; a sync tool runs in a thread."""
     async with ToolNode([Desk(), in_thread]) as node:
-        found = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("in_thread", "3")])
-    keys = [message.content for message in found["messages"]]
+        state = await node.ainvoke([tool_call("key", "1"), tool_call("key", "2"), tool_call("in_thread", "3")])
+    keys = [message.content for message in state["messages"]]
     assert all(len(key) == 64 for key in keys)
     assert len(set(keys)) == 3
 
@@ -256,12 +256,12 @@ def test_outside_a_call_there_is_none_and_the_error_says_where_there_is() -> Non
 
 
 @pytest.mark.parametrize(
-    "other", [{"a": 1}, {"a": "true"}, {"a": None}, {"b": True}, {"a": True, "b": None}, {}], ids=str
+    "other_arguments", [{"a": 1}, {"a": "true"}, {"a": None}, {"b": True}, {"a": True, "b": None}, {}], ids=str
 )
-def test_other_arguments_have_another_digest(other: dict[str, Any]) -> None:
+def test_other_arguments_have_another_digest(other_arguments: dict[str, Any]) -> None:
     """Values that compare equal but differ in JSON, such as `True` and 1, give different keys."""
-    assert digest(other) != digest({"a": True})
-    assert digest({**other, "c": 1}) == digest({"c": 1, **other})
+    assert digest(other_arguments) != digest({"a": True})
+    assert digest({**other_arguments, "c": 1}) == digest({"c": 1, **other_arguments})
 
 
 @pytest.mark.backends("asyncio")
@@ -282,13 +282,13 @@ async def test_a_call_that_langchains_agent_runs_has_a_key(door: str) -> None:
     ask = calls(("pay", {"amount": 5}), ("pay", {"amount": 5}))
     agent = create_agent(ScriptedModel([ask, "done"]), [pay], middleware=[supervise], checkpointer=InMemorySaver())
 
-    async def run(given: Any) -> Any:
+    async def run(agent_input: Any) -> Any:
         with anyio.fail_after(WAIT):
             if door == "ainvoke":
-                return await agent.ainvoke(given, AT)
-            return await anyio.to_thread.run_sync(agent.invoke, given, AT)
+                return await agent.ainvoke(agent_input, AT)
+            return await anyio.to_thread.run_sync(agent.invoke, agent_input, AT)
 
     paused = await run(GO)
-    await run(Command(resume={one.id: "yes" for one in paused["__interrupt__"]}))
+    await run(Command(resume={question.id: "yes" for question in paused["__interrupt__"]}))
     assert len(keys) == 5  # two attempts and one attempt, and each again after its answer
     assert len(set(keys)) == 2

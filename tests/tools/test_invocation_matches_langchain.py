@@ -71,9 +71,9 @@ def _no_notes() -> None:
     NOTES.clear()
 
 
-def note(*seen: Any) -> str:
+def note(*values: Any) -> str:
     """Record what a body sees; return its result."""
-    NOTES.saw.append(seen)
+    NOTES.saw.append(values)
     return "done"
 
 
@@ -162,12 +162,12 @@ HANDLERS: dict[str, Handlers] = {
 CASES: dict[str, tuple[BaseTool, dict[str, Any]]] = {}
 
 
-def case(made: BaseTool, args: dict[str, Any] | None = None, name: str | None = None) -> None:
+def case(case_tool: BaseTool, args: dict[str, Any] | None = None, name: str | None = None) -> None:
     """Declare a case: a tool, and the arguments of the call."""
-    CASES[name or made.name] = (made, {"x": 1} if args is None else args)
+    CASES[name or case_tool.name] = (case_tool, {"x": 1} if args is None else args)
 
 
-def called_with(**args: Any) -> Callable[[Callable[..., Any]], None]:
+def call_with(**args: Any) -> Callable[[Callable[..., Any]], None]:
     """Declare a case of a function that becomes a tool, and the arguments of the call; a decorator."""
     return lambda fn: case(StructuredTool.from_function(**_half(fn), name=fn.__name__, description="Do."), args)
 
@@ -210,21 +210,21 @@ def child(config: RunnableConfig) -> dict[str, Any]:
     }
 
 
-def inherited() -> dict[str, Any]:
+def child_of_context() -> dict[str, Any]:
     config = var_child_runnable_config.get()
     assert config is not None
     return child(config)
 
 
-@called_with(x=1)
+@call_with(x=1)
 async def async_function(x: int, y: str = "why") -> str:
-    note(x, y, inherited())
+    note(x, y, child_of_context())
     return f"{x}{y}"
 
 
-@called_with(x=1)
+@call_with(x=1)
 def sync_function(x: int, y: str = "why") -> str:
-    note(x, y, inherited())
+    note(x, y, child_of_context())
     return f"{x}{y}"
 
 
@@ -239,8 +239,8 @@ def of_parity() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     for label, build in {**kinds, **ASYNC_ONLY}.items():
         for args in ({"x": "3", "extra": 2}, {"x": "no"}):
             yield label, build(), args
-    for function, some in SIGNATURES:
-        for args in some:
+    for function, argument_sets in SIGNATURES:
+        for args in argument_sets:
             yield function.__name__, function, args
     for schema in (*SCHEMAS, ArgsV1, DICT_SCHEMA):
         for args in ({"x": 1, "extra": 2}, {"theX": 1}):
@@ -249,12 +249,12 @@ def of_parity() -> Iterator[tuple[str, Any, dict[str, Any]]]:
     yield "a Tool with two arguments", Tool(name="f", description="Do.", func=lambda query: "never"), two
 
 
-for _label, _made, _args in of_parity():
-    case(_made if isinstance(_made, BaseTool) else tool(_made), _args, f"{_label} and {_args}")
+for _label, _subject, _args in of_parity():
+    case(_subject if isinstance(_subject, BaseTool) else tool(_subject), _args, f"{_label} and {_args}")
 FROM_PARITY = {*CASES} - {"async_function", "sync_function"}
 
 
-def described(manager: Any) -> list[Any]:
+def describe(manager: Any) -> list[Any]:
     """Return what a tool of a class sees of its run."""
     names = [handler.name for handler in manager.handlers]
     run = [type(manager).__name__, manager.run_id, manager.parent_run_id]
@@ -271,20 +271,20 @@ class Own(BaseTool):
 
 class WithRun(Own):
     def _run(self, x: int, run_manager: CallbackManagerForToolRun | None = None) -> str:
-        note(*described(run_manager))
+        note(*describe(run_manager))
         return f"run {x}"
 
 
 class WithArun(Own):
     async def _arun(self, x: int, run_manager: AsyncCallbackManagerForToolRun | None = None) -> str:
         assert run_manager is not None
-        note(*described(run_manager), run_manager.get_child("step").parent_run_id)
+        note(*describe(run_manager), run_manager.get_child("step").parent_run_id)
         return f"arun {x}"
 
 
 class WithConfig(Own):
     async def _arun(self, x: int, config: RunnableConfig) -> str:
-        note(visible(config), inherited())
+        note(visible(config), child_of_context())
         return f"arun {x}"
 
 
@@ -292,33 +292,33 @@ for _kind in (WithRun, WithArun, WithConfig):
     case(_kind(), name=f"class {_kind.__name__}")
 
 
-@called_with(x=1)
+@call_with(x=1)
 async def config_parameter(x: int, config: RunnableConfig) -> str:
-    return note(visible(config), inherited())
+    return note(visible(config), child_of_context())
 
 
-@called_with(x=1)
+@call_with(x=1)
 def sync_config_parameter(x: int, config: RunnableConfig) -> str:
-    return note(visible(config), inherited())
+    return note(visible(config), child_of_context())
 
 
-@called_with(x=1)
+@call_with(x=1)
 async def callbacks_parameter(x: int, callbacks: Callbacks) -> str:
     manager: Any = callbacks
     return note(manager.parent_run_id, [h.name for h in manager.handlers], sorted(manager.tags))
 
 
-@called_with(x=1)
+@call_with(x=1)
 async def call_id_parameter(x: int, tool_call_id: Annotated[str, InjectedToolCallId]) -> str:
     return note(tool_call_id)
 
 
-@called_with(x=1)
+@call_with(x=1)
 async def call_id_under_another_name(x: int, mine: Annotated[str, InjectedToolCallId]) -> str:
     return note(mine)
 
 
-@called_with(x=1)
+@call_with(x=1)
 async def private_parameter(x: int, private: Annotated[str, InjectedToolArg] = "mine") -> str:
     return note(private)
 
@@ -330,8 +330,8 @@ def returning(name: str, value: Any, *, sync: bool = False, **options: Any) -> N
     def sync_f(x: int) -> Any:
         return value
 
-    made = StructuredTool.from_function(**_half(sync_f if sync else f), name=name, description="Do.", **options)
-    case(made, name=f"returns {name}")
+    case_tool = StructuredTool.from_function(**_half(sync_f if sync else f), name=name, description="Do.", **options)
+    case(case_tool, name=f"returns {name}")
 
 
 PAIR: Any = {"response_format": "content_and_artifact"}
@@ -365,9 +365,9 @@ def raising(name: str, error: Callable[[], Exception], args: dict[str, Any] | No
     async def af(x: int) -> str:
         raise error()
 
-    for fn, where in ((af, ""), (f, " in a thread")):
-        made = StructuredTool.from_function(**_half(fn), name="f", description="Do.", **options)
-        case(made, args, f"raises {name}{where}")
+    for fn, suffix in ((af, ""), (f, " in a thread")):
+        case_tool = StructuredTool.from_function(**_half(fn), name="f", description="Do.", **options)
+        case(case_tool, args, f"raises {name}{suffix}")
 
 
 def invalid() -> Exception:
@@ -378,7 +378,7 @@ def invalid() -> Exception:
     raise AssertionError
 
 
-def interrupted() -> Exception:
+def make_interrupt() -> Exception:
     return GraphInterrupt((Interrupt(value="why?", id="0" * 32),))
 
 
@@ -410,7 +410,7 @@ for _name, _handling in (
 @tool
 async def tags_metadata_and_callbacks_of_the_tool(x: int) -> str:
     """Do."""
-    return note(inherited())
+    return note(child_of_context())
 
 
 tags_metadata_and_callbacks_of_the_tool.tags = ["of the tool"]
@@ -432,20 +432,20 @@ async def described_at_length(x: int) -> str:
 case(described_at_length)
 
 
-def config_for(kind: str, **more: Any) -> RunnableConfig:
+def config_for(kind: str, **options: Any) -> RunnableConfig:
     return {
         "callbacks": HANDLERS[kind]() or None,
         "tags": ["of the config"],
         "metadata": {"config": 1, "both": "config"},
         "configurable": {"user": "me"},
-        **more,
+        **options,
     }  # type: ignore[typeddict-item]
 
 
 Result = dict[str, Any]
 
 
-def shown(outcome: Any) -> Result:
+def record_of_run(outcome: Any) -> Result:
     """Return the record of the run in a form that can be compared with another run."""
     runs: dict[Any, str] = {}
     by_handler: dict[str, list[Any]] = defaultdict(list)
@@ -454,8 +454,13 @@ def shown(outcome: Any) -> Result:
     # Compared among sync handlers only: for sync tools, langchain-core calls async handlers at the end.
     inline = [(name, event) for name, event, _ in NOTES.events if name in {"inline", "inline 2"}]
     # A list of one message is returned as that message, as by LangGraph's node.
-    found = plain(outcome[0] if isinstance(outcome, list) and len(outcome) == 1 else outcome, runs)
-    result = {"outcome": found, "events": dict(by_handler), "inline order": inline, "saw": plain(NOTES.saw, runs)}
+    plain_outcome = plain(outcome[0] if isinstance(outcome, list) and len(outcome) == 1 else outcome, runs)
+    result = {
+        "outcome": plain_outcome,
+        "events": dict(by_handler),
+        "inline order": inline,
+        "saw": plain(NOTES.saw, runs),
+    }
     NOTES.clear()
     return result
 
@@ -464,30 +469,32 @@ def call_of(args: dict[str, Any], name: str) -> Any:
     return tool_call(name, "call_1", **args)
 
 
-async def by_langchain(one: BaseTool, args: dict[str, Any], config: RunnableConfig) -> Result:
+async def by_langchain(case_tool: BaseTool, args: dict[str, Any], config: RunnableConfig) -> Result:
     try:
-        outcome = await one.ainvoke(call_of(args, one.name), config)
+        outcome = await case_tool.ainvoke(call_of(args, case_tool.name), config)
         if isinstance(outcome, ToolMessage):  # as LangGraph's ToolNode treats it
             outcome.content = msg_content_output(outcome.content)
     except Exception as error:
         outcome = error
-    return shown(outcome)
+    return record_of_run(outcome)
 
 
-async def by_us(one: BaseTool, args: dict[str, Any], config: RunnableConfig) -> Result:
-    node, outcome = ToolNode([one], handle_tool_errors=False), None
+async def by_us(case_tool: BaseTool, args: dict[str, Any], config: RunnableConfig) -> Result:
+    node, outcome = ToolNode([case_tool], handle_tool_errors=False), None
     try:
-        (outcome,) = await node.ainvoke([AIMessage("", tool_calls=[call_of(args, one.name)])], config)
+        (outcome,) = await node.ainvoke([AIMessage("", tool_calls=[call_of(args, case_tool.name)])], config)
     except Exception as error:
         outcome = error
-    return shown(outcome)
+    return record_of_run(outcome)
 
 
-async def both(one: BaseTool, args: dict[str, Any], config: Callable[[], RunnableConfig]) -> tuple[Result, Result]:
+async def both(
+    case_tool: BaseTool, args: dict[str, Any], config: Callable[[], RunnableConfig]
+) -> tuple[Result, Result]:
     """Run a tool by langchain-core in its own asyncio loop, because the test may run on trio, and by a node."""
-    expected = await anyio.to_thread.run_sync(lambda: asyncio.run(by_langchain(one, args, config())))
+    expected = await anyio.to_thread.run_sync(lambda: asyncio.run(by_langchain(case_tool, args, config())))
     with anyio.fail_after(10):
-        return expected, await by_us(one, args, config())
+        return expected, await by_us(case_tool, args, config())
 
 
 def test_there_are_enough_cases() -> None:
@@ -506,15 +513,15 @@ async def test_a_tool_is_run_as_langchain_runs_it(name: str, kind: str) -> None:
 @pytest.mark.parametrize("name", ["async_function", "sync_function", "class WithArun", "raises an error"])
 async def test_names_ids_and_limits_of_the_run(name: str) -> None:
     """Promise 12: `run_name`, `run_id`, `max_concurrency` and `recursion_limit` of the config have the same effect."""
-    more = {"run_name": "a name", "run_id": uuid4(), "max_concurrency": 3, "recursion_limit": 11}
-    expected, actual = await both(*CASES[name], lambda: config_for("all", **more))
+    options = {"run_name": "a name", "run_id": uuid4(), "max_concurrency": 3, "recursion_limit": 11}
+    expected, actual = await both(*CASES[name], lambda: config_for("all", **options))
     assert actual == expected
     assert expected["events"]["sync"][0][1]["name"] == "'a name'"
 
 
 async def run_by_us(name: str, config: RunnableConfig) -> None:
-    one, args = CASES[name]
-    await ToolNode([one]).ainvoke([call_of(args, one.name)], config)
+    case_tool, args = CASES[name]
+    await ToolNode([case_tool]).ainvoke([call_of(args, case_tool.name)], config)
 
 
 def with_parent() -> RunnableConfig:
@@ -566,8 +573,8 @@ async def test_what_an_inline_handler_sets_is_seen_by_the_body_of_its_call(sync:
         return position.get()
 
     node = ToolNode([make_sync(body, "f") if sync else make(abody, "f")])
-    asked = [tool_call("f", "a"), tool_call("f", "b")]
-    output = await node.ainvoke(asked, {"callbacks": [Positioned("inline")]})
+    requests = [tool_call("f", "a"), tool_call("f", "b")]
+    output = await node.ainvoke(requests, {"callbacks": [Positioned("inline")]})
     assert [message.content for message in output["messages"]] == ["inside a", "inside b"]
     assert position.get() == "outside"
 
@@ -605,12 +612,12 @@ STARTS_OR_SENDS = [sends_events, sends_events_in_a_thread, runs_a_runnable, runs
 
 
 @pytest.mark.parametrize("kind", ["none", "sync", "inline"])
-@pytest.mark.parametrize("one", STARTS_OR_SENDS, ids=lambda t: t.name)
-async def test_what_a_body_starts_or_sends_stands_below_the_run_of_the_tool(one: BaseTool, kind: str) -> None:
+@pytest.mark.parametrize("case_tool", STARTS_OR_SENDS, ids=lambda t: t.name)
+async def test_what_a_body_starts_or_sends_stands_below_the_run_of_the_tool(case_tool: BaseTool, kind: str) -> None:
     """Promise 12: custom events and runs have the tool's run as parent, with inherited tags and metadata."""
-    if one is sends_events and current_async_library() == "trio":
+    if case_tool is sends_events and current_async_library() == "trio":
         pytest.skip("langchain-core cannot dispatch them on trio")
-    expected, actual = await both(one, {"x": 1}, lambda: config_for(kind))
+    expected, actual = await both(case_tool, {"x": 1}, lambda: config_for(kind))
     assert actual == expected
 
 
@@ -629,12 +636,12 @@ async def test_a_handler_that_fails(kind: str, strict: bool, event: str) -> None
     expected, actual = await both(*CASES["raises an error" if event == "error" else "async_function"], failing)
     assert actual["outcome"] == expected["outcome"]
     # langchain-core may return before all handlers were called. A node waits for them.
-    told = [name for name, _ in actual["events"].get("sync", ())]
-    whole = ["start", "error" if event == "error" else "end"]
+    event_names = [name for name, _ in actual["events"].get("sync", ())]
+    all_names = ["start", "error" if event == "error" else "end"]
     if strict and kind == "inline":
-        assert told == whole[: whole.index(event)]  # an inline handler comes first
+        assert event_names == all_names[: all_names.index(event)]  # an inline handler comes first
     else:
-        assert told == (["start"] if strict and event == "start" else whole)
+        assert event_names == (["start"] if strict and event == "start" else all_names)
 
 
 async def test_a_handler_that_ignores_agents_hears_nothing() -> None:
@@ -648,9 +655,9 @@ async def test_a_handler_that_ignores_agents_hears_nothing() -> None:
 @pytest.mark.parametrize("name", ["raises a ToolException", "raises a ToolException in a thread"])
 async def test_an_error_of_the_tools_own_error_handler_ends_the_run(name: str) -> None:
     """langchain-core does not report this error, so handlers never see the end of the run. A node reports it."""
-    one = CASES[name][0].model_copy(update={"handle_tool_error": lambda _: 1 // 0})
+    failing_tool = CASES[name][0].model_copy(update={"handle_tool_error": lambda _: 1 // 0})
     with pytest.raises(ZeroDivisionError):
-        await ToolNode([one]).ainvoke([call_of({"x": 1}, "f")], config_for("sync"))
+        await ToolNode([failing_tool]).ainvoke([call_of({"x": 1}, "f")], config_for("sync"))
     assert [event for _, event, _ in NOTES.events] == ["start", "error"]
 
 
@@ -671,10 +678,10 @@ async def test_the_config_and_the_context_of_the_caller_stay_as_they_are() -> No
 
     async def f(x: int, config: RunnableConfig) -> str:
         """Do."""
-        for one in (config, ensure_config()):
-            one["tags"].append("changed")
-            one["metadata"]["changed"] = 1
-            one["configurable"]["changed"] = 1
+        for caller_config in (config, ensure_config()):
+            caller_config["tags"].append("changed")
+            caller_config["metadata"]["changed"] = 1
+            caller_config["configurable"]["changed"] = 1
         return "done"
 
     before, config = var_child_runnable_config.get(), config_for("none")
@@ -704,15 +711,17 @@ async def test_the_message_of_a_text_is_the_one_that_pydantic_would_validate() -
         """Do."""
         return f"text {x}", [x]
 
-    one, other = (await ToolNode([f]).ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=2)]))["messages"]
+    message, other_message = (await ToolNode([f]).ainvoke([tool_call("f", "a", x=1), tool_call("f", "b", x=2)]))[
+        "messages"
+    ]
     expected = ToolMessage("text 1", artifact=[1], tool_call_id="a", name="f", status="success")
-    assert one == expected
-    assert list(one.__dict__) == list(expected.__dict__)
-    assert one.model_fields_set == expected.model_fields_set
-    assert one.model_dump_json() == expected.model_dump_json()
-    assert dumps(one) == dumps(expected)
-    assert pickle.loads(pickle.dumps(one)) == expected
-    one.additional_kwargs["changed"] = one.response_metadata["changed"] = True
-    one.model_fields_set.add("changed")
-    assert other == ToolMessage("text 2", artifact=[2], tool_call_id="b", name="f", status="success")
-    assert other.model_fields_set == expected.model_fields_set
+    assert message == expected
+    assert list(message.__dict__) == list(expected.__dict__)
+    assert message.model_fields_set == expected.model_fields_set
+    assert message.model_dump_json() == expected.model_dump_json()
+    assert dumps(message) == dumps(expected)
+    assert pickle.loads(pickle.dumps(message)) == expected
+    message.additional_kwargs["changed"] = message.response_metadata["changed"] = True
+    message.model_fields_set.add("changed")
+    assert other_message == ToolMessage("text 2", artifact=[2], tool_call_id="b", name="f", status="success")
+    assert other_message.model_fields_set == expected.model_fields_set

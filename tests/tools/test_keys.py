@@ -30,13 +30,13 @@ def a_call(name: str, call_id: str | None, **args: Any) -> Any:
     return {"type": "tool_call", "name": name, "args": args, "id": call_id}
 
 
-def asked(ids: list[str]) -> list[Any]:
+def calls_with(ids: list[str]) -> list[Any]:
     return [a_call("run", call_id) for call_id in ids]
 
 
 def test_the_longest_ids_have_short_names_that_differ() -> None:
     """An id may have 10 MB and be a prefix of another id."""
-    keys = keys_of(asked(["x" * 10_000_000, "x" * 9_999_999 + "y", "x" * 10_000_000 + "y"]))
+    keys = keys_of(calls_with(["x" * 10_000_000, "x" * 9_999_999 + "y", "x" * 10_000_000 + "y"]))
     assert len(set(keys)) == 3
     assert all(len(key) <= 128 for key in keys)
     assert all(len(segment_of(key, 0)) <= 128 for key in keys)
@@ -46,7 +46,7 @@ def test_the_longest_ids_have_short_names_that_differ() -> None:
 @given(ids=st.lists(HOSTILE, max_size=8), numbers=st.tuples(st.integers(0, 12), st.integers(0, 12)))
 def test_no_two_calls_share_a_key_or_a_namespace(ids: list[str], numbers: tuple[int, int]) -> None:
     """Questions are identified by namespaces: a shared one would approve two calls with one answer."""
-    keys = keys_of(asked(ids))
+    keys = keys_of(calls_with(ids))
     segments = [segment_of(key, number) for key in keys for number in set(numbers)]
     assert len(set(keys)) == len(ids)
     assert len(set(segments)) == len(ids) * len(set(numbers))
@@ -56,7 +56,7 @@ def test_no_two_calls_share_a_key_or_a_namespace(ids: list[str], numbers: tuple[
 @given(call_id=HOSTILE)
 def test_names_are_short_and_every_store_can_keep_them(call_id: str) -> None:
     """A namespace is stored in a database column, and the key in every entry about its call."""
-    (key,) = keys_of(asked([call_id]))
+    (key,) = keys_of(calls_with([call_id]))
     segment = segment_of(key, 0)
     assert len(key.encode()) <= 128 * 4
     assert len(segment) <= 128
@@ -71,7 +71,7 @@ READABLE = ["call_8Hq2", "toolu_01A09q90qw90lq917835lq9", "functions.search:0", 
 def test_the_usual_ids_are_their_own_names_and_namespaces() -> None:
     """Ordinary ids are used as names unchanged, so that entries of earlier versions are found."""
     for call_id in (*READABLE[:-1], "id 1", "a|fc_1", "é"):
-        assert keys_of(asked([call_id])) == [call_id]
+        assert keys_of(calls_with([call_id])) == [call_id]
     for call_id in READABLE:
         assert segment_of(call_id, 0) == call_id
 
@@ -79,7 +79,7 @@ def test_the_usual_ids_are_their_own_names_and_namespaces() -> None:
 def test_a_warning_about_a_long_id_is_short() -> None:
     """The model writes the id, and the warning goes to a log, so the id is cut."""
     with pytest.warns(DuplicateCallIdWarning) as caught:
-        keys_of(asked(["x" * 10_000_000] * 2))
+        keys_of(calls_with(["x" * 10_000_000] * 2))
     assert len(str(caught[0].message)) < 300
 
 
@@ -97,5 +97,5 @@ def test_the_names_of_nodes_are_known() -> None:
     }
     assert flow == NODES
     names = [*sorted(NODES), "Name#1.before_agent", "Name.before_model", "Name.after_model", "Name.after_agent"]
-    assert not {*names} & {*keys_of(asked(names))}
-    assert not any("#" in key for key in keys_of(asked(names)))
+    assert not {*names} & {*keys_of(calls_with(names))}
+    assert not any("#" in key for key in keys_of(calls_with(names)))

@@ -16,8 +16,8 @@ from callboard import Actor, CallPolicy, ToolNode, create_react_agent, handler, 
 from callboard.middleware import Supervise
 from callboard.testing import ScriptedModel, calls
 from tests.engines._fake import FakeEngine
-from tests.entrances._values import nested
-from tests.helpers import watched_loop
+from tests.entrances._values import nest
+from tests.helpers import watch_loop
 
 WAIT = 30
 MOST = 0.02
@@ -55,19 +55,19 @@ async def keys(node: ToolNode, *requests: dict[str, Any], thread: object = "t", 
     contents: list[Any] = []
     with anyio.fail_after(WAIT):
         for number, args in enumerate(requests):
-            found = await node.ainvoke([tool_call(name, str(number), **args)], at(thread))
-            contents += [message.content for message in found["messages"]]
+            state = await node.ainvoke([tool_call(name, str(number), **args)], at(thread))
+            contents += [message.content for message in state["messages"]]
     return contents
 
 
 async def test_a_call_that_the_model_plans_again_after_a_timeout_has_the_same_key() -> None:
     """The service may have executed the request that timed out: a second key would let it pay twice."""
-    found: list[str] = []
+    order_keys: list[str] = []
 
     async def pay(order: str, note: str = "") -> str:
         """Pay, and never answer the first time."""
-        found.append(idempotency_key(of=("order",)))
-        if len(found) == 1:
+        order_keys.append(idempotency_key(of=("order",)))
+        if len(order_keys) == 1:
             await anyio.sleep_forever()
         return "paid"
 
@@ -76,57 +76,57 @@ async def test_a_call_that_the_model_plans_again_after_a_timeout_has_the_same_ke
     agent = create_react_agent(ScriptedModel([*plans, *plans[1:]]), node, checkpointer=InMemorySaver())
     for _ in range(2):
         await agent.ainvoke({"messages": [("user", "go")]}, at("t"))
-    assert found == [found[0]] * 3
-    assert len(found[0]) == 64
+    assert order_keys == [order_keys[0]] * 3
+    assert len(order_keys[0]) == 64
 
 
 async def test_other_orders_and_tools_and_conversations_have_other_keys() -> None:
     """A service would drop the order of one user as a repetition of another's."""
     refund = StructuredTool.from_function(pay, name="refund")
     node = ToolNode([pay, refund])
-    found = [
+    order_keys = [
         *await keys(node, {"order": "A1"}, {"order": "A2"}, {"order": 1}, {"order": "1"}),
         *await keys(node, {"order": "A1"}, thread="u"),
         *await keys(node, {"order": "A1"}, name="refund"),
     ]
-    assert len(set(found)) == 6
+    assert len(set(order_keys)) == 6
 
 
 async def test_the_key_is_the_same_on_an_engine() -> None:
     """A tool that moves to worker processes between two attempts must not pay twice."""
-    here = await keys(ToolNode([pay]), {"order": "A1"})
-    there = await keys(
+    local_keys = await keys(ToolNode([pay]), {"order": "A1"})
+    engine_keys = await keys(
         ToolNode([pay], policies={"pay": CallPolicy(runs_in=FakeEngine())}), {"order": "A1", "note": "x"}
     )
-    assert here == there
+    assert local_keys == engine_keys
 
 
 async def test_a_default_counts_for_an_argument_that_the_model_leaves_out() -> None:
     """A model that plans a call again often writes the defaults."""
     explicit = [{"order": "A1", "currency": currency} for currency in ("EUR", "GBP")]
-    found = await keys(ToolNode([pay]), {"order": "A1"}, *explicit)
-    assert found[0] == found[1] != found[2]
+    order_keys = await keys(ToolNode([pay]), {"order": "A1"}, *explicit)
+    assert order_keys[0] == order_keys[1] != order_keys[2]
 
 
 async def test_a_handler_of_an_actor_has_the_key() -> None:
     async with ToolNode([Till()]) as node:
-        found = await keys(node, {"order": "A1"}, {"order": "A1", "note": "again"}, name="pay_here")
-    assert found[0] == found[1]
-    assert len(found[0]) == 64
+        order_keys = await keys(node, {"order": "A1"}, {"order": "A1", "note": "again"}, name="pay_here")
+    assert order_keys[0] == order_keys[1]
+    assert len(order_keys[0]) == 64
 
 
 @pytest.mark.backends("asyncio")
 async def test_a_call_that_langchains_agent_runs_has_the_key() -> None:
     """LangChain's agent checks no arguments: the last request is nested deeper than Python can read it."""
-    found: list[str] = []
+    order_keys: list[str] = []
 
     @tool
     async def pay(order: Any, note: str = "") -> str:
         """Pay."""
-        found.append(idempotency_key(of=("order", "note")))
+        order_keys.append(idempotency_key(of=("order", "note")))
         return "paid"
 
-    orders: list[Any] = [{"order": "A1"}, {"order": "A1", "note": ""}, {"order": nested(600)}]
+    orders: list[Any] = [{"order": "A1"}, {"order": "A1", "note": ""}, {"order": nest(600)}]
     model = ScriptedModel([*(calls(("pay", order)) for order in orders), "done"])
     agent: Any = create_agent(model, [pay], middleware=[Supervise()])
     # Since Python 3.12, C code reads values of this depth.
@@ -134,8 +134,8 @@ async def test_a_call_that_langchains_agent_runs_has_the_key() -> None:
     refusal = pytest.raises(ValueError, match="the argument 'order' cannot be part of a key")
     with nullcontext() if is_readable else refusal:
         await agent.ainvoke({"messages": [("user", "go")]}, at("t"))
-    assert len(found) == (3 if is_readable else 2)
-    assert found[0] == found[1]
+    assert len(order_keys) == (3 if is_readable else 2)
+    assert order_keys[0] == order_keys[1]
 
 
 @pytest.mark.parametrize("engine", [None, FakeEngine()], ids=["here", "engine"])
@@ -157,28 +157,28 @@ async def test_an_object_ends_the_call_in_words() -> None:
 
 
 async def test_half_of_a_surrogate_pair_and_large_numbers_are_part_of_a_key() -> None:
-    found = await keys(ToolNode([pay]), {"order": "half \ud83d"}, {"order": "half \ud83e"}, {"order": 2**70})
-    assert len(set(found)) == 3
+    order_keys = await keys(ToolNode([pay]), {"order": "half \ud83d"}, {"order": "half \ud83e"}, {"order": 2**70})
+    assert len(set(order_keys)) == 3
 
 
 @pytest.mark.parametrize("value", ["x" * 9_000_000, ["x"] * 90_000], ids=["9 MB of text", "90,000 values"])
 @pytest.mark.hangs_after(100)
 async def test_a_key_holds_the_loop_only_for_a_moment_beside_a_large_argument(value: Any) -> None:
     """A model, or who speaks through it, chooses the size of the arguments."""
-    held: list[float] = []
+    hold_times: list[float] = []
 
     @tool(args_schema={"type": "object", "properties": {"order": {"type": "string"}, "note": {}}})
     async def pay_large(order: str, note: Any) -> str:
         """Pay an order."""
-        async with watched_loop() as hold:
+        async with watch_loop() as hold:
             key = idempotency_key(of=("order",))
-        held.append(hold.longest)
+        hold_times.append(hold.longest)
         return key
 
     node = ToolNode([pay_large])
-    found = await keys(node, *({"order": "A1", "note": note} for note in (value, "")), name="pay_large")
-    assert found[0] == found[1]
-    assert held[0] < MOST
+    order_keys = await keys(node, *({"order": "A1", "note": note} for note in (value, "")), name="pay_large")
+    assert order_keys[0] == order_keys[1]
+    assert hold_times[0] < MOST
 
 
 @pytest.mark.parametrize("engine", [None, FakeEngine()], ids=["here", "engine"])

@@ -26,7 +26,7 @@ from callboard import (
     tool_call,
 )
 from callboard.testing import Recorder, ScriptedModel, calls
-from tests.helpers import ended
+from tests.helpers import ending_of
 
 WAIT = 30
 USERS = ("Ann", "Bob")
@@ -94,8 +94,8 @@ def a_graph_that_sends(node: ToolNode, user: str) -> Asked:
     builder.add_node("tools", node)
     builder.add_edge("tools", END)
     sends = [
-        Send("tools", ToolCallWithContext(tool_call=one, __type="tool_call_with_context", state={"user": user}))
-        for one in two_calls(user)
+        Send("tools", ToolCallWithContext(tool_call=call, __type="tool_call_with_context", state={"user": user}))
+        for call in two_calls(user)
     ]
     builder.add_conditional_edges(START, lambda _: sends, ["tools"])
     return Asked(builder.compile(), {"messages": [], "user": "nobody"}, {"context": {"user": user}})
@@ -133,8 +133,8 @@ class Streamed(NamedTuple):
 
 
 def a_watched_agent(node: ToolNode, user: str) -> Asked:
-    asked = an_agent(node, user)
-    return asked._replace(runnable=Streamed(asked.runnable))
+    agent = an_agent(node, user)
+    return agent._replace(runnable=Streamed(agent.runnable))
 
 
 Way = Callable[[ToolNode, str], Asked]
@@ -145,8 +145,8 @@ KINDS = [(way, key) for way in ANYWHERE for key in KEYS] + [(tool_calls, by_conf
 KINDS_IN_LANGGRAPH = [(way, key) for way in IN_LANGGRAPH for key in KEYS]
 
 
-def name_of(one: Any) -> str:
-    return getattr(one, "__name__", "an_agent_v1")
+def name_of(subject: Any) -> str:
+    return getattr(subject, "__name__", "an_agent_v1")
 
 
 def config_of(user: str) -> RunnableConfig:
@@ -157,7 +157,7 @@ class Meeting:
     """Sync and async tool in which two calls must overlap. It records the users whose calls overlapped."""
 
     def __init__(self) -> None:
-        self.met: list[tuple[str, ...]] = []
+        self.meetings: list[tuple[str, ...]] = []
         self._barrier = threading.Barrier(2, self._note)
         self._inside: list[str] = []
         self._all_are_inside = anyio.Event()
@@ -166,7 +166,7 @@ class Meeting:
         return StructuredTool.from_function(self._meet, self._ameet, name="work", description="Work.")
 
     def _note(self) -> None:
-        self.met.append(tuple(sorted(self._inside)))
+        self.meetings.append(tuple(sorted(self._inside)))
         self._inside.clear()
 
     def _meet(self, query: str) -> str:
@@ -176,12 +176,12 @@ class Meeting:
 
     async def _ameet(self, query: str) -> str:
         self._inside.append(query)
-        here = self._all_are_inside
+        meeting_event = self._all_are_inside
         if len(self._inside) == 2:
             self._note()
             self._all_are_inside = anyio.Event()
-            here.set()
-        await here.wait()
+            meeting_event.set()
+        await meeting_event.wait()
         return query
 
 
@@ -194,7 +194,7 @@ async def test_two_users_of_one_node_have_places_of_their_own(way: Way, key: Any
     async with anyio.create_task_group() as tasks:
         for user in USERS:
             tasks.start_soon(way(node, user).aloud, config_of(user))
-    assert meeting.met == [USERS, USERS]
+    assert meeting.meetings == [USERS, USERS]
 
 
 @pytest.mark.real_clock
@@ -215,27 +215,27 @@ def test_by_the_sync_door_too_users_have_places_of_their_own(way: Way, key: Any)
         run.start()
     for run in runs:
         run.join(WAIT)
-    assert meeting.met == [USERS, USERS]
+    assert meeting.meetings == [USERS, USERS]
 
 
-async def looked_at(node_of: Callable[[Limit], ToolNode], *given: Any, **options: Any) -> CallContext:
+async def context_of_key(node_of: Callable[[Limit], ToolNode], *arguments: Any, **options: Any) -> CallContext:
     """Return what a key function sees of a run."""
-    seen: list[CallContext] = []
+    contexts: list[CallContext] = []
 
     def key(call: Any, context: CallContext) -> None:
-        seen.append(context)
+        contexts.append(context)
 
     with anyio.fail_after(WAIT):
-        await node_of(Limit(concurrency=1, key=key)).ainvoke(*given, **options)
-    (context,) = seen
+        await node_of(Limit(concurrency=1, key=key)).ainvoke(*arguments, **options)
+    (context,) = contexts
     return context
 
 
 async def test_without_a_graph_a_key_sees_the_config_and_messages_where_they_are_the_state() -> None:
     """A call by itself has neither state nor context, but the key function gets a complete config."""
     messages = [calls("work")]
-    for given, state in (([tool_call("work", "1")], None), (messages, messages)):
-        context = await looked_at(lambda limit: ToolNode([Recorder().tool("work")], limit=limit), given)
+    for node_input, state in (([tool_call("work", "1")], None), (messages, messages)):
+        context = await context_of_key(lambda limit: ToolNode([Recorder().tool("work")], limit=limit), node_input)
         assert (context.config["configurable"].get("user"), context.state, context.context) == (None, state, None)
         assert {"configurable", "metadata", "tags"} <= context.config.keys()
 
@@ -250,13 +250,13 @@ async def test_a_key_sees_what_a_middleware_has_made_of_the_runtime() -> None:
         runtime.state, runtime.context = {"user": "Bob"}, "of Bob"
         return await call_next(request)
 
-    context = await looked_at(
+    context = await context_of_key(
         lambda limit: ToolNode([work], policies={"work": CallPolicy(limit=limit)}, middleware=[on_behalf]),
         {"messages": [calls("work")], "user": "Ann"},
         config_of("Ann"),
     )
-    seen = (context.config["configurable"]["user"], context.state, context.context)
-    assert seen == ("Bob", {"user": "Bob"}, "of Bob")
+    actual = (context.config["configurable"]["user"], context.state, context.context)
+    assert actual == ("Bob", {"user": "Bob"}, "of Bob")
 
 
 async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -> None:
@@ -267,7 +267,7 @@ async def test_a_key_sees_what_a_subclass_of_the_node_has_made_of_the_config() -
             return await super().ainvoke(input, {**(config or {}), **config_of("Bob")}, **options)
 
     work, state = Recorder().tool("work"), {"messages": [calls("work")]}
-    context = await looked_at(lambda limit: Tenants([work], limit=limit), state, config_of("Ann"))
+    context = await context_of_key(lambda limit: Tenants([work], limit=limit), state, config_of("Ann"))
     assert context.config["configurable"]["user"] == "Bob"
 
 
@@ -278,7 +278,7 @@ async def test_a_rejection_does_not_tell_the_model_whose_queue_is_full() -> None
     with anyio.fail_after(WAIT):
         result = await node.ainvoke([tool_call("work", "1"), tool_call("work", "2")], config_of("Ann"))
     first, second = result["messages"]
-    assert [ended(first), ended(second)] == [None, "rejected"]
+    assert [ending_of(first), ending_of(second)] == [None, "rejected"]
     assert "the queue of node 'tools' for calls like this one is full: 1 of 1 run" in second.content
     assert "Ann" not in second.content
 

@@ -31,12 +31,12 @@ async def test_each_output_comes_with_its_index_when_its_run_has_ended() -> None
     node, start = node_of(Recorder()), anyio.current_time()
 
     with anyio.fail_after(WAIT):
-        seen = [
+        outputs = [
             (index, content(output), round(anyio.current_time() - start))
             async for index, output in node.abatch_as_completed(inputs(30, 10, 20))
         ]
 
-    assert seen == [(1, "10", 10), (2, "20", 20), (0, "30", 30)]
+    assert outputs == [(1, "10", 10), (2, "20", 20), (0, "30", 30)]
 
 
 async def test_no_input_is_no_output() -> None:
@@ -47,42 +47,42 @@ async def test_no_input_is_no_output() -> None:
 
 
 async def test_an_error_cancels_the_other_runs_and_comes_after_the_ready_outputs() -> None:
-    recorder, seen = Recorder(), list[int]()
+    recorder, indexes = Recorder(), list[int]()
 
     with anyio.fail_after(WAIT), pytest.raises(OSError, match="no"):
         async for index, _ in node_of(recorder).abatch_as_completed(inputs(500, "boom", 10)):
-            seen.append(index)
+            indexes.append(index)
 
-    assert seen == [2]
+    assert indexes == [2]
     assert recorder.running == 0
 
 
 async def test_errors_stand_in_place_of_outputs_if_the_caller_says_so() -> None:
     with anyio.fail_after(WAIT):
-        seen = [
+        outputs = [
             (index, content(output))
             async for index, output in node_of(Recorder()).abatch_as_completed(
                 inputs(30, "boom", 10), return_exceptions=True
             )
         ]
 
-    assert [index for index, _ in seen] == [2, 1, 0]
-    assert isinstance(seen[1][1], OSError)
+    assert [index for index, _ in outputs] == [2, 1, 0]
+    assert isinstance(outputs[1][1], OSError)
 
 
 async def test_max_concurrency_bounds_the_runs_and_the_outputs_that_nobody_has_read() -> None:
-    recorder, taken = Recorder(), 0
+    recorder, read_count = Recorder(), 0
     results = node_of(recorder).abatch_as_completed(inputs(*[1] * 8), {"max_concurrency": 2})
 
     with anyio.fail_after(WAIT):
         async with aclosing(results):
-            for taken in range(1, 4):
+            for read_count in range(1, 4):
                 await anext(results)
                 await anyio.sleep(10)
-                assert recorder.count("finished") == taken + 2
+                assert recorder.count("finished") == read_count + 2
             async for _ in results:
-                taken += 1
-    assert taken == 8
+                read_count += 1
+    assert read_count == 8
     assert recorder.peak == 2
 
 
@@ -97,11 +97,11 @@ async def test_inputs_begin_in_their_order() -> None:
 
 
 async def test_each_input_may_have_a_config_of_its_own() -> None:
-    seen: dict[str, Any] = {}
+    tags_by_query: dict[str, Any] = {}
 
     async def tagged(query: str, config: RunnableConfig) -> str:
         """Tell the tags of the run."""
-        seen[query] = config["tags"]
+        tags_by_query[query] = config["tags"]
         return query
 
     requests = [[tool_call("tagged", "1", query=query)] for query in "ab"]
@@ -110,7 +110,7 @@ async def test_each_input_may_have_a_config_of_its_own() -> None:
         async for _ in ToolNode([tagged]).abatch_as_completed(requests, configs):
             pass
 
-    assert seen == {"a": ["one"], "b": ["two"]}
+    assert tags_by_query == {"a": ["one"], "b": ["two"]}
 
 
 async def test_a_reader_that_stops_leaves_nothing_behind() -> None:
@@ -147,9 +147,9 @@ async def test_conversations_of_an_agent_come_as_they_end() -> None:
     slow = recorder.tool("slow", seconds=lambda query: {"b": 0.0}.get(query, 0.2))
     agent = create_react_agent(ScriptedModel([respond], loop=True), [slow])
     requests = [{"messages": [("user", name)]} for name in "ab"]
-    seen = [(index, output["messages"][-1].content) async for index, output in agent.abatch_as_completed(requests)]
+    contents = [(index, output["messages"][-1].content) async for index, output in agent.abatch_as_completed(requests)]
 
-    assert seen == [(1, "b"), (0, "a")]
+    assert contents == [(1, "b"), (0, "a")]
 
 
 @pytest.mark.real_clock
@@ -165,9 +165,9 @@ def test_the_sync_method_of_langchain_gives_the_same() -> None:
 async def test_langchains_own_method_has_the_same_form() -> None:
     """Code that reads the outputs of another Runnable reads those of a node."""
     node = node_of(Recorder())
-    other = RunnableLambda(node.ainvoke)
+    runnable = RunnableLambda(node.ainvoke)
 
-    ours = [(index, content(output)) async for index, output in node.abatch_as_completed(inputs(2, 1))]
-    theirs = [(index, content(output)) async for index, output in other.abatch_as_completed(inputs(2, 1))]
+    node_outputs = [(index, content(output)) async for index, output in node.abatch_as_completed(inputs(2, 1))]
+    runnable_outputs = [(index, content(output)) async for index, output in runnable.abatch_as_completed(inputs(2, 1))]
 
-    assert ours == theirs == [(1, "1"), (0, "2")]
+    assert node_outputs == runnable_outputs == [(1, "1"), (0, "2")]

@@ -310,8 +310,8 @@ async def test_a_tool_that_needs_asyncio_is_named_on_trio(fn: Any) -> None:
     node, calls = ToolNode([fn]), [tool_call(fn.__name__, "7", query="tea")]
     with anyio.fail_after(WAIT):
         if sniffio.current_async_library() == "trio":
-            words = rf"tool '{fn.__name__}' \(call '7'\) needs asyncio.*Run the agent"
-            with pytest.raises(RuntimeError, match=words) as caught:
+            expected_error = rf"tool '{fn.__name__}' \(call '7'\) needs asyncio.*Run the agent"
+            with pytest.raises(RuntimeError, match=expected_error) as caught:
                 await node.ainvoke(calls)
             assert "asyncio" in str(caught.value.__cause__) or "event loop" in str(caught.value.__cause__)
         elif fn is uses_asyncio:
@@ -368,11 +368,14 @@ async def test_retry_says_once_of_each_tool_that_it_does_nothing_for_it() -> Non
     tools = [recorder.tool(name, raises=ValueError("no")) for name in ("again", "never")]
     policies = {"again": CallPolicy(idempotent=True)}
     node = ToolNode(tools, middleware=[Retry(2, initial=0.1)], policies=policies, handle_tool_errors=True)
-    with anyio.fail_after(WAIT), pytest.warns(IdleMiddlewareWarning, match="does not run 'never' again") as told:
+    with (
+        anyio.fail_after(WAIT),
+        pytest.warns(IdleMiddlewareWarning, match="does not run 'never' again") as caught_warnings,
+    ):
         for turn in "12":
             await node.ainvoke([tool_call("again", f"a{turn}", query="a"), tool_call("never", f"b{turn}", query="b")])
 
-    assert len(told) == 1
+    assert len(caught_warnings) == 1
     assert recorder.count("started") == 6
 
 
@@ -439,7 +442,7 @@ def test_a_number_of_seconds_that_looks_like_milliseconds_is_asked_about(build: 
     """A timeout of 30000 was probably meant in milliseconds: it would be more than eight hours."""
     with pytest.warns(CallboardWarning, match="hours; for .* ms write") as caught:
         build(Recorder().tool("t"))
-    (text,) = [str(one.message) for one in caught if issubclass(one.category, CallboardWarning)]
+    (text,) = [str(warning.message) for warning in caught if issubclass(warning.category, CallboardWarning)]
     assert name in text
 
 

@@ -70,15 +70,15 @@ def _call(number: int, plan: Any) -> dict[str, Any]:
     return dict(tool_call(name, f"c{number}", plan=inner))
 
 
-def nested(depth: int) -> list[Any]:
-    return [nested(depth - 1)] if depth else []
+def plan_of_depth(depth: int) -> list[Any]:
+    return [plan_of_depth(depth - 1)] if depth else []
 
 
 ONE = Limit(concurrency=1)
 LENT: dict[str, tuple[dict[str, Any], list[Any], int]] = {
-    "four outer calls in four places": ({"limit": Limit(concurrency=4)}, [nested(1)] * 4, 4),
+    "four outer calls in four places": ({"limit": Limit(concurrency=4)}, [plan_of_depth(1)] * 4, 4),
     "free places beside a lent one": ({"limit": Limit(concurrency=3)}, [[[], [], [], [], []]], 3),
-    "a lent place is lent on": ({"limit": ONE}, [nested(12), nested(12)], 1),
+    "a lent place is lent on": ({"limit": ONE}, [plan_of_depth(12), plan_of_depth(12)], 1),
     "the limit of a tool": ({"policies": {"run": CallPolicy(limit=ONE)}}, [[[], []], [[]]], 1),
     "by key": ({"limit": Limit(concurrency=1, key=lambda call: call["name"])}, [[[], []], [[]]], 1),
     "one limit, each policy with its own places": (
@@ -95,11 +95,11 @@ async def test_a_call_lends_its_place_to_the_calls_within_it() -> None:
 
     A loan is an additional way to a place, and does not reduce a wide limit to one.
     """
-    for what, (options, plans, peak) in LENT.items():
+    for case, (options, plans, peak) in LENT.items():
         nest = Nest(**options)
         answers = await nest.ask(plans)
-        assert [answer.status for answer in answers] == ["success"] * len(plans), what
-        assert nest.peak == peak, what
+        assert [answer.status for answer in answers] == ["success"] * len(plans), case
+        assert nest.peak == peak, case
 
 
 async def test_a_rate_counts_the_starts_of_calls_in_lent_places() -> None:
@@ -256,8 +256,8 @@ class Stay:
         """Give the place back, or leave the queue."""
         if self in self._store.waiting:
             self._store.waiting.remove(self)
-        elif self in self._store.given:
-            self._store.given.remove(self)
+        elif self in self._store.stays:
+            self._store.stays.remove(self)
         self._store.give()
 
 
@@ -267,25 +267,25 @@ class Store:
     def __init__(self, places: int, name: str | None = None) -> None:
         self.name = name
         self.places = places
-        self.given: list[Stay] = []
+        self.stays: list[Stay] = []
         self.waiting: list[Stay] = []
 
     def check(self, limit: Limit, /) -> None:
         """Take every limit."""
 
-    def ask(self, wanted: PermitRequest, on_answer: Callable[[], object], /) -> Stay:
+    def ask(self, request: PermitRequest, on_answer: Callable[[], object], /) -> Stay:
         """Ask for a place."""
         stay = Stay(self, on_answer)
-        stay.token = len(self.given) + 7
+        stay.token = len(self.stays) + 7
         self.waiting.append(stay)
         self.give()
         return stay
 
     def give(self) -> None:
         """Give the free places away, in order."""
-        while self.waiting and len(self.given) < self.places:
-            self.given.append(self.waiting.pop(0))
-            self.given[-1].on_answer()
+        while self.waiting and len(self.stays) < self.places:
+            self.stays.append(self.waiting.pop(0))
+            self.stays[-1].on_answer()
 
 
 async def test_places_at_a_shared_limit_are_lent_within_a_process() -> None:
@@ -294,7 +294,7 @@ async def test_places_at_a_shared_limit_are_lent_within_a_process() -> None:
     nest = Nest(Limit(concurrency=2, shared=store))
     answers = await nest.ask([[[], []], [[], []]])
     assert [answer.status for answer in answers] == ["success"] * 2
-    assert (nest.peak, len(store.given), len(store.waiting)) == (2, 0, 0)
+    assert (nest.peak, len(store.stays), len(store.waiting)) == (2, 0, 0)
 
 
 async def test_a_call_in_a_lent_shared_place_has_its_fencing_token() -> None:
@@ -326,10 +326,10 @@ async def test_shared_places_that_are_not_lent_are_told_of_the_deadlock() -> Non
     nest = Nest(Limit(concurrency=1, rate=Rate(100, per=1.0), shared=store), handle_tool_errors=False)
     with pytest.raises(DeadlockError, match=r"'run' \(call 'c0'\) -> 'run' \(call 'c0'\)"):
         await nest.ask([[[]]])
-    assert (store.given, store.waiting) == ([], [])
+    assert (store.stays, store.waiting) == ([], [])
     vendor = Store(1, "vendor")
-    own, of_node = (Limit(concurrency=1, shared=vendor) for _ in range(2))
-    nest = Nest(of_node, policies={"run": CallPolicy(limit=own)}, handle_tool_errors=False)
+    tool_limit, of_node = (Limit(concurrency=1, shared=vendor) for _ in range(2))
+    nest = Nest(of_node, policies={"run": CallPolicy(limit=tool_limit)}, handle_tool_errors=False)
     with pytest.raises(DeadlockError):
         await nest.ask([[]])
 
@@ -343,13 +343,13 @@ async def test_a_call_takes_one_permit_of_a_shared_limit_that_its_tool_and_its_n
     assert nest.peak == 1
 
 
-@pytest.mark.parametrize("other", [{"policies": ["run", "other"]}, {"policies": ["run"], "limit": True}])
-async def test_one_shared_limit_under_two_names_is_refused(other: dict[str, Any]) -> None:
+@pytest.mark.parametrize("placement", [{"policies": ["run", "other"]}, {"policies": ["run"], "limit": True}])
+async def test_one_shared_limit_under_two_names_is_refused(placement: dict[str, Any]) -> None:
     """The store would keep two limits, and twice as many calls would run."""
     limit = Limit(concurrency=1, shared=Store(1))
-    policies = {name: CallPolicy(limit=limit) for name in other["policies"]}
+    policies = {name: CallPolicy(limit=limit) for name in placement["policies"]}
     with pytest.raises(ValueError, match=r"one name for all of them, such as Store\(..., name='api.example.com'\)"):
-        Nest(limit if "limit" in other else None, policies=policies)
+        Nest(limit if "limit" in placement else None, policies=policies)
 
 
 async def test_nodes_of_one_tool_share_a_limit_of_a_store_without_a_name() -> None:

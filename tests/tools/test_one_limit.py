@@ -65,12 +65,12 @@ async def test_a_tool_and_its_node_with_one_limit_take_one_permit() -> None:
 )
 async def test_a_copy_is_a_limit_of_its_own(duplicate: Callable[[Limit], Limit]) -> None:
     recorder, limit = Recorder(), Limit(1)
-    other = duplicate(limit)
-    nodes = [ToolNode([recorder.tool("work", seconds=1.0)], limit=item) for item in (limit, other)]
+    limit_copy = duplicate(limit)
+    nodes = [ToolNode([recorder.tool("work", seconds=1.0)], limit=item) for item in (limit, limit_copy)]
 
     await run_together(*((node, ["work"] * 2) for node in nodes))
 
-    assert other == limit
+    assert limit_copy == limit
     assert recorder.peak == 2
 
 
@@ -86,11 +86,11 @@ async def test_a_copied_node_has_limits_of_its_own() -> None:
 async def test_each_key_is_shared() -> None:
     recorder, limit = Recorder(), Limit(1, key=lambda call: call["args"]["query"])
     nodes = [ToolNode([recorder.tool("work", seconds=1.0)], limit=limit) for _ in range(2)]
-    wanted = [tool_call("work", f"c{number}", query=key) for number, key in enumerate("aabb")]
+    requests = [tool_call("work", f"c{number}", query=key) for number, key in enumerate("aabb")]
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
             for node in nodes:
-                group.start_soon(node.ainvoke, wanted)
+                group.start_soon(node.ainvoke, requests)
 
     assert recorder.peak == 2
     assert recorder.peak_of(query="a") == 1
@@ -133,13 +133,13 @@ async def test_a_sub_agent_with_the_limit_of_its_parent_goes_on() -> None:
 
 @pytest.mark.real_clock
 def test_event_loops_in_two_threads_share_it() -> None:
-    running, most, limit, lock = [0], [0], Limit(concurrency=1), threading.Lock()
+    running, peak, limit, lock = [0], [0], Limit(concurrency=1), threading.Lock()
 
     async def work() -> str:
         """Work."""
         with lock:
             running[0] += 1
-            most[0] = max(most[0], running[0])
+            peak[0] = max(peak[0], running[0])
         await anyio.sleep(0.001)
         with lock:
             running[0] -= 1
@@ -149,7 +149,7 @@ def test_event_loops_in_two_threads_share_it() -> None:
         anyio.run(ToolNode([work], limit=limit).ainvoke, batch(*["work"] * 20), backend=backend)
 
     run_in_threads(*(threading.Thread(target=run, args=(backend,)) for backend in ("asyncio", "trio", "asyncio")))
-    assert most == [1]
+    assert peak == [1]
 
 
 async def test_a_rejection_names_what_has_the_limit() -> None:

@@ -16,13 +16,13 @@ def wizard() -> str:
     """Ask for a name, and then for a colour."""
     state: Any = earlier_question()
     begun.append(state)
-    given: dict[str, str] = {} if state is None else dict(state["given"])
+    answers: dict[str, str] = {} if state is None else dict(state["given"])
     if state is not None:
-        given[state["wants"]] = interrupt(state)
-    for wanted in ("name", "colour"):
-        if wanted not in given:
-            interrupt({"wants": wanted, "given": given})
-    return f"{given['name']} likes {given['colour']}"
+        answers[state["wants"]] = interrupt(state)
+    for field in ("name", "colour"):
+        if field not in answers:
+            interrupt({"wants": field, "given": answers})
+    return f"{answers['name']} likes {answers['colour']}"
 
 
 async def test_a_call_finds_what_it_asked_and_what_it_had_then() -> None:
@@ -60,12 +60,12 @@ async def test_it_is_found_in_a_thread_of_an_agent_that_another_process_resumes(
 
 async def test_an_attempt_after_the_one_that_took_the_answer_begins_anew() -> None:
     """The failed attempt consumed the stored progress, so the next attempt starts from the beginning."""
-    found: list[object] = []
+    questions: list[object] = []
 
     def flaky() -> str:
         """Ask, and fail once."""
-        found.append(earlier_question())
-        if found[-1] is not None or len(found) == 1:
+        questions.append(earlier_question())
+        if questions[-1] is not None or len(questions) == 1:
             interrupt("well?")
             raise ConnectionError
         return "at last"
@@ -77,7 +77,7 @@ async def test_an_attempt_after_the_one_that_took_the_answer_begins_anew() -> No
         resume = {asked.interrupts[0].id: "yes"}
         [message] = (await node.ainvoke([tool_call("flaky", "1")], ledger=asked.ledger, resume=resume))["messages"]
 
-    assert (message.content, found) == ("at last", [None, "well?", None])
+    assert (message.content, questions) == ("at last", [None, "well?", None])
 
 
 async def test_only_a_call_can_ask() -> None:

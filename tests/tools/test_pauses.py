@@ -45,7 +45,7 @@ class Service:
         with anyio.fail_after(WAIT):
             for part in (hosts[:1], hosts[1:]):
                 await node.ainvoke([tool_call("fetch", f"c{n}", host=host) for n, host in enumerate(part)])
-        return [round(at - self.starts[0][1], 3) for _, at in self.starts[1:]]
+        return [round(start - self.starts[0][1], 3) for _, start in self.starts[1:]]
 
 
 @pytest.mark.parametrize("options", [{"concurrency": 2}, {"rate": Rate(100, per=1.0)}, {"concurrency": 9, "queue": 5}])
@@ -122,8 +122,8 @@ async def test_a_value_without_sense_pauses_nothing_and_the_model_reads_the_erro
     service = Service(value)
     with anyio.fail_after(WAIT):
         began = anyio.current_time()
-        wanted = [tool_call("fetch", f"c{number}", host="a") for number in range(2)]
-        messages = (await service.node(Limit(concurrency=1)).ainvoke(wanted))["messages"]
+        requests = [tool_call("fetch", f"c{number}", host="a") for number in range(2)]
+        messages = (await service.node(Limit(concurrency=1)).ainvoke(requests))["messages"]
 
     assert anyio.current_time() == began
     assert "429" in messages[0].text
@@ -147,8 +147,8 @@ async def test_a_retry_and_its_neighbours_wait_once() -> None:
     with anyio.fail_after(WAIT):
         await node.ainvoke([tool_call("fetch", "c0", host="a"), tool_call("fetch", "c1", host="b")])
 
-    first, *later = [at for _, at in service.starts]
-    assert [5.0 <= at - first <= 6.0 for at in later] == [True, True]
+    first, *later = [start for _, start in service.starts]
+    assert [5.0 <= start - first <= 6.0 for start in later] == [True, True]
 
 
 async def test_a_longer_pause_is_not_cut_by_a_shorter_one() -> None:
@@ -174,13 +174,13 @@ async def test_a_longer_pause_is_not_cut_by_a_shorter_one() -> None:
 async def test_requests_to_a_model_wait_as_well() -> None:
     """Agents with one policy have one account at the provider."""
     policy = CallPolicy(limit=Limit(concurrency=4))
-    failing, other = (
+    failing, other_agent = (
         create_agent(ScriptedModel(script), [], model_policy=policy) for script in ([Busy(0.5)], ["hello"])
     )
     question = {"messages": [("user", "hi")]}
     began = anyio.current_time()
     with pytest.raises(Busy):
         await failing.ainvoke(question)
-    await other.ainvoke(question)
+    await other_agent.ainvoke(question)
 
     assert anyio.current_time() - began >= 0.5

@@ -15,7 +15,7 @@ from callboard import Actor, CallPolicy, Limit, ToolNode, create_agent, create_r
 from callboard.middleware import Supervise
 from callboard.testing import ScriptedModel, calls
 from callboard.tools._supervision import Supervision
-from tests.helpers import ask, ended, run_in_threads
+from tests.helpers import ask, ending_of, run_in_threads
 
 WAIT = 20
 
@@ -69,19 +69,19 @@ class Clerk(Actor):
 async def end_of(node: ToolNode, name: str) -> object:
     with anyio.fail_after(WAIT):
         [message] = await node.ainvoke(ask(name))
-    return ended(message)
+    return ending_of(message)
 
 
-@pytest.mark.parametrize("given", [slow, slow_tool, wrapped])
-async def test_a_tool_runs_under_the_policy_that_stands_at_it(given: Any) -> None:
-    node = ToolNode([given])
+@pytest.mark.parametrize("tool_function", [slow, slow_tool, wrapped])
+async def test_a_tool_runs_under_the_policy_that_stands_at_it(tool_function: Any) -> None:
+    node = ToolNode([tool_function])
     assert await end_of(node, next(iter(node.tools_by_name))) == "timeout"
 
 
 @pytest.mark.parametrize("name", ["outside", "inside"])
 async def test_a_handler_runs_under_the_policy_that_stands_at_it(name: str) -> None:
     node = ToolNode([Clerk()])
-    [full] = [one for one in node.tools_by_name if one.endswith(name)]
+    [full] = [tool_name for tool_name in node.tools_by_name if tool_name.endswith(name)]
     assert await end_of(node, full) == "timeout"
 
 
@@ -110,13 +110,13 @@ async def test_a_tool_keeps_its_options_and_takes_the_others_from_the_node() -> 
 
 async def test_all_nodes_of_a_tool_share_the_limit_of_its_policy() -> None:
     running: list[int] = []
-    most: list[int] = []
+    counts: list[int] = []
 
     @CallPolicy(limit=Limit(concurrency=2))
     async def count() -> str:
         """Count the calls that run."""
         running.append(1)
-        most.append(len(running))
+        counts.append(len(running))
         await anyio.sleep(0.01)
         running.pop()
         return ""
@@ -126,31 +126,31 @@ async def test_all_nodes_of_a_tool_share_the_limit_of_its_policy() -> None:
 
     with anyio.fail_after(WAIT):
         await run()
-        assert max(most) == 2
+        assert max(counts) == 2
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(run)
             tasks.start_soon(run)
-    assert max(most) == 2
+    assert max(counts) == 2
 
 
 @pytest.mark.real_clock
 @pytest.mark.parametrize("make", [create_react_agent, create_agent])
 async def test_the_calls_of_agents_run_under_it(make: Callable[..., Any]) -> None:
     agent = make(ScriptedModel([calls("slow"), "done"]), [slow])
-    found = await agent.ainvoke({"messages": [("user", "go")]})
-    assert ended(found["messages"][2]) == "timeout"
+    state = await agent.ainvoke({"messages": [("user", "go")]})
+    assert ending_of(state["messages"][2]) == "timeout"
 
 
 def test_the_calls_of_langchains_agent_run_under_it() -> None:
     agent: Any = langchains_agent(ScriptedModel([calls("read"), "done"]), [read], middleware=[Supervise()])
-    found = agent.invoke({"messages": [("user", "go")]})
-    assert ended(found["messages"][2]) == "timeout"
+    state = agent.invoke({"messages": [("user", "go")]})
+    assert ending_of(state["messages"][2]) == "timeout"
 
 
 def test_threads_that_meet_a_tool_first_at_the_same_time_share_one_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """`Supervise` learns the tools of an agent in its first calls."""
     supervision = Supervision("Supervise", "the agent", timeout=None, limit=None, policies=None, grace=5.0)
-    together, found = threading.Barrier(2), list[object]()
+    together, limiters = threading.Barrier(2), list[object]()
 
     def slowly(tool: Any) -> CallPolicy:
         with suppress(threading.BrokenBarrierError):
@@ -159,11 +159,11 @@ def test_threads_that_meet_a_tool_first_at_the_same_time_share_one_limit(monkeyp
 
     def meet() -> None:
         supervision.adopt([slow_tool])
-        found.append(supervision.limiters["slow_tool"])
+        limiters.append(supervision.limiters["slow_tool"])
 
     monkeypatch.setattr("callboard.tools._supervision.policy_of", slowly)
     run_in_threads(*(threading.Thread(target=meet) for _ in range(2)))
-    assert found[0] is found[1]
+    assert limiters[0] is limiters[1]
 
 
 class Plain(BaseTool):
@@ -176,11 +176,11 @@ class Plain(BaseTool):
         return ""
 
 
-@pytest.mark.parametrize("given", [Plain(), 3, "search", tool_call("search")])
-def test_what_has_no_function_is_refused_with_the_remedy(given: Any) -> None:
+@pytest.mark.parametrize("subject", [Plain(), 3, "search", tool_call("search")])
+def test_what_has_no_function_is_refused_with_the_remedy(subject: Any) -> None:
 
     with pytest.raises(TypeError, match=r"policies={'name': CallPolicy\(...\)}"):
-        CallPolicy(timeout=1)(given)
+        CallPolicy(timeout=1)(subject)
 
 
 def test_a_policy_at_a_tool_of_a_number_that_looks_like_milliseconds_is_warned_about() -> None:

@@ -39,14 +39,14 @@ Told = list[tuple[float, CallEvent]]
 @contextmanager
 def reports() -> Iterator[Told]:
     """Collect the progress reports that reach an observer, with their times."""
-    told: Told = []
+    timed_events: Told = []
 
     def take(event: CallEvent) -> None:
         if event.note == "progress":
-            told.append((event.time, event))
+            timed_events.append((event.time, event))
 
     with observe(take):
-        yield told
+        yield timed_events
 
 
 async def test_an_observer_hears_of_progress() -> None:
@@ -58,9 +58,9 @@ async def test_an_observer_hears_of_progress() -> None:
         progress()
         return "done"
 
-    with anyio.fail_after(WAIT), reports() as told:
+    with anyio.fail_after(WAIT), reports() as timed_events:
         await ToolNode([make(work)]).ainvoke(ask("work"))
-    (first, event), (second, heartbeat) = told
+    (first, event), (second, heartbeat) = timed_events
     assert (event.phase, event.tool, event.call_id, event.attempt) == ("noted", "work", "call_1", 1)
     assert (event.message, event.facts) == ("page 9 of 7", {"done": 9, "total": 7})
     assert (heartbeat.message, heartbeat.facts) == ("", {})
@@ -82,9 +82,9 @@ async def test_a_middleware_reports_for_its_call() -> None:
         await anyio.sleep(1)
         return "done"
 
-    with anyio.fail_after(WAIT), reports() as told:
+    with anyio.fail_after(WAIT), reports() as timed_events:
         await ToolNode([make(work)], middleware=[around]).ainvoke(ask("work"))
-    assert [(event.message, event.attempt) for _, event in told] == [("before", 0), ("after", 1)]
+    assert [(event.message, event.attempt) for _, event in timed_events] == [("before", 0), ("after", 1)]
 
 
 @pytest.mark.parametrize("name", ["done", "total"])
@@ -111,24 +111,24 @@ async def test_of_many_reports_the_newest_are_told(pauses: list[float], at_end: 
         await anyio.sleep(0 if at_end else 1)
         return "done"
 
-    seen: list[CallEvent] = []
-    with anyio.fail_after(WAIT), observe(seen.append):
+    all_events: list[CallEvent] = []
+    with anyio.fail_after(WAIT), observe(all_events.append):
         before = live_tasks()
         await ToolNode([make(work)]).ainvoke(ask("work"))
         assert live_tasks() == before
-    told = [event for event in seen if event.note == "progress"]
-    numbers = [int(str(event.facts["done"])) for event in told]
+    progress_events = [event for event in all_events if event.note == "progress"]
+    numbers = [int(str(event.facts["done"])) for event in progress_events]
     assert numbers == sorted(set(numbers))
     assert numbers[-1:] == ([len(pauses) - 1] if pauses else [])
     # The last report of an attempt is not delayed.
-    assert all(later.time - earlier.time >= PAUSE - 1e-6 for earlier, later in pairwise(told[:-1]))
-    for number, event in zip(numbers, told, strict=True):
+    assert all(later.time - earlier.time >= PAUSE - 1e-6 for earlier, later in pairwise(progress_events[:-1]))
+    for number, event in zip(numbers, progress_events, strict=True):
         assert event.time <= given[number] + PAUSE + 1e-6
-        newer = [other for other in given[number + 1 :] if other < event.time - 1e-6]
+        newer = [later_time for later_time in given[number + 1 :] if later_time < event.time - 1e-6]
         assert not newer
-    phases = [event.note or event.phase for event in seen]
+    phases = [event.note or event.phase for event in all_events]
     if pauses:
-        assert phases.index("attempt_ended") > max(at for at, phase in enumerate(phases) if phase == "progress")
+        assert phases.index("attempt_ended") > max(index for index, phase in enumerate(phases) if phase == "progress")
 
 
 async def test_twenty_thousand_reports_are_few_events() -> None:
@@ -142,9 +142,9 @@ async def test_twenty_thousand_reports_are_few_events() -> None:
         return "done"
 
     policies = {"work": CallPolicy(idle_timeout=10)}
-    with anyio.fail_after(WAIT), reports() as told:
+    with anyio.fail_after(WAIT), reports() as timed_events:
         await ToolNode([make(work)], policies=policies).ainvoke(ask("work"))
-    assert [event.facts["done"] for _, event in told] == [0, 19_999]
+    assert [event.facts["done"] for _, event in timed_events] == [0, 19_999]
 
 
 async def test_a_cancelled_call_has_its_last_report() -> None:
@@ -156,10 +156,10 @@ async def test_a_cancelled_call_has_its_last_report() -> None:
         await anyio.sleep(100)
         return "never"
 
-    with anyio.fail_after(WAIT), reports() as told:
+    with anyio.fail_after(WAIT), reports() as timed_events:
         with anyio.move_on_after(0.01):
             await ToolNode([make(work)]).ainvoke(ask("work"))
-    assert [event.message for _, event in told] == ["first", "last"]
+    assert [event.message for _, event in timed_events] == ["first", "last"]
 
 
 async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
@@ -215,7 +215,7 @@ CHUNKS = [chunk("first", 1), chunk("second", 2)]
 async def test_readers_of_an_agents_stream_are_told(tool: Any) -> None:
     """Progress appears in the stream mode "custom", like other data that a tool writes."""
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool])
-    assert [one async for one in agent.astream(GO, stream_mode="custom")] == CHUNKS
+    assert [chunk async for chunk in agent.astream(GO, stream_mode="custom")] == CHUNKS
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [tool])
     assert list(agent.stream(GO, stream_mode="custom")) == CHUNKS
 
@@ -225,9 +225,9 @@ async def test_readers_of_an_agents_stream_are_told(tool: Any) -> None:
 async def test_readers_of_a_graphs_stream_are_told(tool: Any) -> None:
     """Progress appears in the stream of a LangGraph graph that runs the node."""
     graph = graph_of(ToolNode([tool]))
-    given = {"messages": ask("work")}
-    assert [one async for one in graph.astream(given, stream_mode="custom")] == CHUNKS
-    assert list(graph.stream(given, stream_mode="custom")) == CHUNKS
+    graph_input = {"messages": ask("work")}
+    assert [chunk async for chunk in graph.astream(graph_input, stream_mode="custom")] == CHUNKS
+    assert list(graph.stream(graph_input, stream_mode="custom")) == CHUNKS
 
 
 @pytest.mark.real_clock
@@ -268,13 +268,13 @@ async def test_the_stream_is_written_in_the_loop_of_the_call() -> None:
 
     agent = create_react_agent(ScriptedModel([calls("work"), "done"]), [make_sync(work)])
 
-    def heard(event: CallEvent) -> None:
+    def record_thread(event: CallEvent) -> None:
         if event.note == "progress":
             threads.append(threading.get_ident())
 
-    with observe(heard):
-        told = [one["message"] async for one in agent.astream(GO, stream_mode="custom")]
-    assert told == ["from a thread", "from another loop"]
+    with observe(record_thread):
+        texts = [chunk["message"] async for chunk in agent.astream(GO, stream_mode="custom")]
+    assert texts == ["from a thread", "from another loop"]
     assert threads == [threading.get_ident()] * 2
 
 
@@ -310,14 +310,18 @@ async def test_a_thread_that_was_given_up_reports_no_more() -> None:
 
     node = ToolNode([make_sync(work)], timeout=0.2)
     try:
-        with anyio.fail_after(WAIT), reports() as told, pytest.warns(UserWarning, match="goes on after its call"):
+        with (
+            anyio.fail_after(WAIT),
+            reports() as timed_events,
+            pytest.warns(UserWarning, match="goes on after its call"),
+        ):
             await node.ainvoke(ask("work"))
             release.set()
             await anyio.to_thread.run_sync(ended.wait, 20)
             await anyio.sleep(2 * PAUSE)
     finally:
         release.set()
-    assert [event.message for _, event in told] == ["in time"]
+    assert [event.message for _, event in timed_events] == ["in time"]
 
 
 async def secretly() -> str:
@@ -341,9 +345,9 @@ async def test_spans_have_the_numbers_and_the_text_if_it_is_captured(capture: bo
     spans = {span.name: span for span in exporter.get_finished_spans()}
     assert not spans["execute_tool work"].events
     [event] = spans["attempt work"].events
-    found = dict(event.attributes or {})
-    text = found.pop("callboard.message", None)
-    assert (event.name, found) == ("callboard.progress", {"callboard.done": 1, "callboard.total": 2})
+    attributes = dict(event.attributes or {})
+    text = attributes.pop("callboard.message", None)
+    assert (event.name, attributes) == ("callboard.progress", {"callboard.done": 1, "callboard.total": 2})
     assert (text is None) is not capture
     assert "ann@example.com" not in "".join(span.to_json() for span in spans.values())
 
@@ -353,7 +357,7 @@ async def test_recordings_have_the_numbers_and_the_text_if_it_is_captured(captur
     """The progress events of a recording belong to their call."""
     with RecordingWriter(tmp_path / "run.jsonl", capture=capture, redact=False):
         await run_secretly()
-    [line] = [json.loads(one) for one in (tmp_path / "run.jsonl").read_text().splitlines() if "noted" in one]
+    [line] = [json.loads(text) for text in (tmp_path / "run.jsonl").read_text().splitlines() if "noted" in text]
     assert (line["what"], line["facts"]) == ("progress", {"done": 1, "total": 2})
     assert line.get("message") == ("reading ann@example.com" if capture else None)
     [call] = read_recording(tmp_path / "run.jsonl").calls()

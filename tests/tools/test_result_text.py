@@ -109,12 +109,12 @@ def test_what_is_no_json_is_written_as_str_does(value: Any, part: int) -> None:
 @given(value=ANYTHING, kind=st.sampled_from(["list", "dict", "both"]), part=st.sampled_from([1, 150, 400, 1000]))
 def test_circles_are_written_as_str_does(value: Any, kind: str, part: int) -> None:
     """Promise 12: a cycle has no JSON form, and Python writes dots where it closes."""
-    around: list[Any] = [value]
-    inside: dict[str, Any] = {"value": value, "around": around}
-    around.append(inside if kind == "both" else around)
+    outer_list: list[Any] = [value]
+    inside: dict[str, Any] = {"value": value, "around": outer_list}
+    outer_list.append(inside if kind == "both" else outer_list)
     if kind == "dict":
         inside["self"] = (inside, 1)
-    assert in_parts([inside, around], part) == text_or_error(_stringify, [inside, around])
+    assert in_parts([inside, outer_list], part) == text_or_error(_stringify, [inside, outer_list])
 
 
 def test_what_cannot_be_written_says_so() -> None:

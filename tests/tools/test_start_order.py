@@ -41,7 +41,7 @@ class Order:
 
     def batches(self) -> list[list[int]]:
         """Return the numbers in the order in which their calls started, by batch."""
-        return [self.started[at : at + WIDTH] for at in range(0, len(self.started), WIDTH)]
+        return [self.started[start : start + WIDTH] for start in range(0, len(self.started), WIDTH)]
 
 
 def _batch() -> list[Any]:
@@ -66,20 +66,20 @@ async def test_calls_start_in_the_order_of_the_reply(make: Callable[[Order], Bas
     assert order.batches() == [IN_ORDER] * BATCHES
 
 
-def by_node(made: BaseTool) -> None:
-    node = ToolNode([made])
+def by_node(body: BaseTool) -> None:
+    node = ToolNode([body])
     for _ in range(20):
         node.invoke(_batch())
 
 
-def by_graph(made: BaseTool) -> None:
-    compiled = StateGraph(MessagesState).add_node("tools", ToolNode([made])).add_edge(START, "tools").compile()
+def by_graph(body: BaseTool) -> None:
+    compiled = StateGraph(MessagesState).add_node("tools", ToolNode([body])).add_edge(START, "tools").compile()
     for _ in range(20):
         compiled.invoke({"messages": [HumanMessage("go"), AIMessage("", tool_calls=_batch())]})
 
 
-def by_agent(made: BaseTool) -> None:
-    agent = create_react_agent(ScriptedModel([*(calls(*_batch()) for _ in range(20)), "done"]), [made])
+def by_agent(body: BaseTool) -> None:
+    agent = create_react_agent(ScriptedModel([*(calls(*_batch()) for _ in range(20)), "done"]), [body])
     agent.invoke({"messages": [("user", "go")]}, {"recursion_limit": 100})
 
 

@@ -57,17 +57,17 @@ def reply(*names: str, **args: Any) -> Any:
     return calls(*(tool_call(name, **(args or {"path": "/"})) for name in names))
 
 
-def denied(call: Any) -> ToolMessage:
+def deny_call(call: Any) -> ToolMessage:
     return ToolMessage("denied", name=call["name"], tool_call_id=call["id"])
 
 
-async def answered(node: ToolNode, answer: str, *names: str) -> list[str]:
+async def run_with_answer(node: ToolNode, answer: str, *names: str) -> list[str]:
     """Return the contents after a run that asks and a run with the answer."""
     state = {"messages": [reply(*names)]}
     with anyio.fail_after(WAIT):
-        with pytest.raises(CallsInterrupted) as asked:
+        with pytest.raises(CallsInterrupted) as caught:
             await node.ainvoke(state)
-        return contents(await node.ainvoke(state, ledger=asked.value.ledger, resume=answer))
+        return contents(await node.ainvoke(state, ledger=caught.value.ledger, resume=answer))
 
 
 async def run(runnable: Any, *names: str, sync: bool = False) -> Any:
@@ -126,18 +126,18 @@ def overriding(act: Act, *names: str, base: Any = ToolNode) -> Any:
 
 def counting(*names: str) -> tuple[Any, list[str]]:
     """Return a subclass that records each call of these methods and calls the base class."""
-    seen: list[str] = []
+    method_names: list[str] = []
 
     def count(name: str, base: Any, *args: Any, **options: Any) -> Any:
-        seen.append(name)
+        method_names.append(name)
         return base(*args, **options)
 
-    return overriding(count, *names), seen
+    return overriding(count, *names), method_names
 
 
-def deny(name: str, base: Any, given: Any, *_: Any, **__: Any) -> Any:
-    made = given["messages"][-1].tool_calls if "messages" in given else [given["tool_call"]]
-    return {"messages": [denied(call) for call in made]}
+def deny(name: str, base: Any, node_input: Any, *_: Any, **__: Any) -> Any:
+    requested_calls = node_input["messages"][-1].tool_calls if "messages" in node_input else [node_input["tool_call"]]
+    return {"messages": [deny_call(call) for call in requested_calls]}
 
 
 @pytest.mark.parametrize("door", DOORS)
@@ -153,13 +153,13 @@ async def test_what_an_override_denies_does_not_run_by_any_door(name: str, door:
 @pytest.mark.parametrize("names", [("invoke",), ("ainvoke",), INVOKES], ids="+".join)
 async def test_an_override_that_goes_on_runs_once(names: tuple[str, ...], door: str) -> None:
     """The override runs once; of two overrides, that of the entry point alone."""
-    cls, seen = counting(*names)
+    cls, method_names = counting(*names)
     result = await by(door, cls([delete, adelete]))
     assert contents(result) == ["deleted /", "deleted /"]
     assert RAN == ["/", "/"]
     is_sync = "sync" in door or door == "invoke"
     expected = [names[0 if is_sync else -1]]
-    assert sorted(seen) == sorted(expected * (2 if door.endswith("v2") else 1))
+    assert sorted(method_names) == sorted(expected * (2 if door.endswith("v2") else 1))
 
 
 INNER = [
@@ -241,8 +241,8 @@ class Changing(ToolNode):
             changed = {"tool_call": {**input["tool_call"], "args": {"path": "/new"}}}
         else:
             *before, last = input["messages"]
-            made = [{**call, "args": {"path": "/new"}} for call in last.tool_calls]
-            changed = {"messages": [*before, AIMessage("", tool_calls=made, id=last.id)]}
+            changed_calls = [{**call, "args": {"path": "/new"}} for call in last.tool_calls]
+            changed = {"messages": [*before, AIMessage("", tool_calls=changed_calls, id=last.id)]}
         result = await super().ainvoke({**input, **changed}, config, **kwargs)
         for message in result["messages"]:
             message.content += "!"
@@ -273,9 +273,9 @@ class GuardOfFirst(ToolNode):
     def invoke(self, input: Any, config: Any = None, **kwargs: Any) -> Any:
         *before, last = input["messages"]
         first, second = last.tool_calls
-        rest = last.model_copy(update={"tool_calls": [second]})
-        result = super().invoke({**input, "messages": [*before, rest]}, config, **kwargs)
-        return {"messages": [denied(first), *result["messages"]]}
+        reply_with_second = last.model_copy(update={"tool_calls": [second]})
+        result = super().invoke({**input, "messages": [*before, reply_with_second]}, config, **kwargs)
+        return {"messages": [deny_call(first), *result["messages"]]}
 
 
 async def test_an_entry_may_run_some_of_the_calls() -> None:
@@ -296,7 +296,7 @@ async def test_a_nested_call_of_the_same_node_is_heard_too() -> None:
     class Guard(ToolNode):
         def invoke(self, input: Any, config: RunnableConfig | None = None, **kwargs: Any) -> Any:
             if any(call["name"] == "delete" for call in input["messages"][-1].tool_calls):
-                return {"messages": [denied(call) for call in input["messages"][-1].tool_calls]}
+                return {"messages": [deny_call(call) for call in input["messages"][-1].tool_calls]}
             return super().invoke(input, config, **kwargs)
 
     node = Guard([outer, delete])
@@ -312,18 +312,18 @@ async def test_sync_code_reaches_the_sync_half_of_a_tool_through_an_own_run(vers
     async def other(path: str) -> str:
         return f"awaited {path}"
 
-    both = StructuredTool.from_function(delete, coroutine=other, name="delete", description="Delete.")
+    delete_tool = StructuredTool.from_function(delete, coroutine=other, name="delete", description="Delete.")
     for name in INVOKES:
-        cls, seen = counting(name)
-        state = await in_agent(cls([both]), version, sync=True)
-        assert (contents(state), seen) == (["deleted /"], [name])
+        cls, method_names = counting(name)
+        state = await in_agent(cls([delete_tool]), version, sync=True)
+        assert (contents(state), method_names) == (["deleted /"], [name])
 
 
 @pytest.mark.parametrize("name", INVOKES)
 async def test_a_run_within_an_own_one_keeps_its_ledger(name: str) -> None:
     """Calls that finished before a question do not run again, although the override knows nothing of ledgers."""
     cls, _ = counting(name)
-    assert await answered(cls([ask, delete]), "yes", "ask", "delete") == ["/: yes", "deleted /"]
+    assert await run_with_answer(cls([ask, delete]), "yes", "ask", "delete") == ["/: yes", "deleted /"]
     assert RAN == ["/"]
 
 

@@ -23,18 +23,18 @@ def search() -> StructuredTool:
 
 async def test_a_tool_that_middleware_makes_for_one_call_is_not_kept() -> None:
     """A tool may hold a connection, and there may be one tool for each call."""
-    made: list[ref[BaseTool]] = []
+    tool_refs: list[ref[BaseTool]] = []
 
     async def with_own_tool(request: Any, call_next: Any) -> Any:
         tool = search()
-        made.append(ref(tool))
+        tool_refs.append(ref(tool))
         return await call_next(request.override(tool=tool))
 
     node = ToolNode([search()], middleware=[with_own_tool])
     for _ in range(5):
         await node.ainvoke([tool_call("search", "1", query="a")])
     gc.collect()
-    assert [one() for one in made] == [None] * 5
+    assert [tool_ref() for tool_ref in tool_refs] == [None] * 5
 
 
 def in_state(state: Annotated[dict[str, Any], InjectedState], query: str) -> str:
@@ -81,7 +81,7 @@ def test_a_schema_that_is_completed_later_is_read_again() -> None:
 def test_injected_arguments_do_not_keep_a_function_alive() -> None:
     """A tool that is made for a request may hold the request's connection."""
 
-    def made() -> list[ref[Any]]:
+    def make_and_drop() -> list[ref[Any]]:
         def look(query: str) -> str:
             """Look something up."""
             return query
@@ -90,9 +90,9 @@ def test_injected_arguments_do_not_keep_a_function_alive() -> None:
         ToolNode([tool])
         return [ref(look), ref(tool)]
 
-    alive = made()
+    alive = make_and_drop()
     gc.collect()
-    assert [one() for one in alive] == [None, None]
+    assert [function_ref() for function_ref in alive] == [None, None]
 
 
 def test_the_actor_that_a_tool_asks_is_known() -> None:

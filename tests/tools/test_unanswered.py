@@ -25,17 +25,21 @@ MESSAGES = st.lists(st.one_of(REPLIES, IDS.map(lambda one: ToolMessage("", tool_
 @given(MESSAGES, st.lists(IDS, max_size=4))
 def test_an_answer_after_the_last_reply_with_its_id_answers_one_call(messages: list[Any], ids: list[str]) -> None:
     """A slow reference implementation defines which messages are answers."""
-    calls = [tool_call("work", one) for one in ids]
-    asked = {
-        one: place for place, message in enumerate(messages) for one in map(id_of, getattr(message, "tool_calls", ()))
+    calls = [tool_call("work", call_id) for call_id in ids]
+    index_by_id = {
+        call_id: index
+        for index, message in enumerate(messages)
+        for call_id in map(id_of, getattr(message, "tool_calls", ()))
     }
-    answers = [m for place, m in enumerate(messages) if m.type == "tool" and place > asked.get(m.tool_call_id, place)]
+    answers = [
+        m for index, m in enumerate(messages) if m.type == "tool" and index > index_by_id.get(m.tool_call_id, index)
+    ]
 
-    left = each_without_answer(calls, messages)
+    open_calls = each_without_answer(calls, messages)
 
-    assert left == without_answer(calls, answers)
+    assert open_calls == without_answer(calls, answers)
     for call in {id_of(call): call for call in calls}.values():
-        if id_of(call) in asked:
+        if id_of(call) in index_by_id:
             assert answer_of(call, messages) is next(
                 (m for m in reversed(answers) if m.tool_call_id == call["id"]), None
             )
@@ -52,11 +56,11 @@ async def test_of_calls_that_share_an_id_one_answer_in_the_graph_answers_one() -
     """A node passes calls on directly, and the graph's state has one answer for two calls of the same id."""
     rec = Recorder()
     node = ToolNode([rec.tool("work")])
-    asked = [tool_call("work", "same", query="first"), tool_call("work", "same", query="second")]
-    history = [HumanMessage("go"), AIMessage("", tool_calls=asked), ToolMessage("done", tool_call_id="same")]
+    tool_calls = [tool_call("work", "same", query="first"), tool_call("work", "same", query="second")]
+    history = [HumanMessage("go"), AIMessage("", tool_calls=tool_calls), ToolMessage("done", tool_call_id="same")]
 
     async def run(state: Talk) -> Any:
-        return {"messages": (await node.ainvoke(asked))["messages"]}
+        return {"messages": (await node.ainvoke(tool_calls))["messages"]}
 
     graph = StateGraph(Talk)
     graph.add_node("run", run)
@@ -86,22 +90,22 @@ def work_of(run: Callable[[], object], *events: str) -> int:
 
 def reads(number: int) -> Callable[[], object]:
     """Check each call of a long reply, half of which is answered."""
-    calls = [tool_call("work", f"id-{place}") for place in range(number)]
-    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in range(0, number, 2)]
+    calls = [tool_call("work", f"id-{index}") for index in range(number)]
+    answers = [ToolMessage("", tool_call_id=f"id-{index}") for index in range(0, number, 2)]
     return lambda: each_without_answer(calls, [AIMessage("", tool_calls=calls), *answers])
 
 
 def repairs(number: int) -> Callable[[], object]:
     """Repair a conversation whose answers are in the wrong order."""
-    calls = [tool_call("work", f"id-{place}") for place in range(number)]
-    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
+    calls = [tool_call("work", f"id-{index}") for index in range(number)]
+    answers = [ToolMessage("", tool_call_id=f"id-{index}") for index in reversed(range(number))]
     return lambda: repair([AIMessage("", tool_calls=calls), HumanMessage("oh"), *answers])
 
 
 def returns(number: int) -> Callable[[], object]:
     """Separate the results of a node's own entry point, which come in any order."""
-    calls = [tool_call("work", f"id-{place}") for place in range(number)]
-    answers = [ToolMessage("", tool_call_id=f"id-{place}") for place in reversed(range(number))]
+    calls = [tool_call("work", f"id-{index}") for index in range(number)]
+    answers = [ToolMessage("", tool_call_id=f"id-{index}") for index in reversed(range(number))]
     return lambda: outputs_of(answers, calls, "messages", "entry")
 
 

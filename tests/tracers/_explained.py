@@ -46,20 +46,20 @@ def without_pieces(roots: list[Tree], kept: Iterable[str], taken: set[str]) -> l
     """
     pieces = {piece for piece in PIECES if piece[0] not in kept}
 
-    def spliced(nodes: list[Tree], around: str) -> list[Tree]:
-        found: list[Tree] = []
+    def splice(nodes: list[Tree], enclosing: str) -> list[Tree]:
+        trees: list[Tree] = []
         for node in nodes:
             name = _plain_name(node["name"])
             is_patch = node["name"].startswith(PATCHES)
-            below = spliced(node["below"], around if is_patch or (name, around) in pieces else name)
-            if is_patch or (name, around) in pieces:
+            below = splice(node["below"], enclosing if is_patch or (name, enclosing) in pieces else name)
+            if is_patch or (name, enclosing) in pieces:
                 taken.add(node["name"].split()[0] if is_patch else name)
-                found += below
+                trees += below
             else:
-                found.append({**node, "below": below})
-        return found
+                trees.append({**node, "below": below})
+        return trees
 
-    return spliced(roots, "")
+    return splice(roots, "")
 
 
 def _plain_name(name: str) -> str:
@@ -76,11 +76,11 @@ def comparable(node: Tree) -> Tree:
         "kind": node["kind"],
         "status": node["status"],
         "facts": facts,
-        "below": ordered(comparable(child) for child in node["below"]),
+        "below": in_order(comparable(child) for child in node["below"]),
     }
 
 
-def ordered(nodes: Iterable[Tree]) -> list[Tree]:
+def in_order(nodes: Iterable[Tree]) -> list[Tree]:
     return sorted(nodes, key=lambda node: (node["name"], repr(node["facts"])))
 
 

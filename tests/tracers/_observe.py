@@ -42,19 +42,19 @@ def _read(value: Any) -> Any:
 def observe(name: str) -> dict[str, Any]:
     spans = InMemorySpanExporter()
     PROVIDER.add_span_processor(SimpleSpanProcessor(spans))
-    found: dict[str, Any] = {}
-    with TRACERS[name](PROVIDER, spans) as seen:
+    trees: dict[str, Any] = {}
+    with TRACERS[name](PROVIDER, spans) as tracer:
         for work, doors in DOORS.items():
             for version in ("v1", "v2"):
                 for door in doors:
                     for ns in (reference(), candidate()):
-                        theirs = ns.side == "langgraph"
-                        config = config_with(seen.handlers)
-                        do(work(ns, version), config, "asyncio" if theirs and door == "trio" else door)
+                        is_langgraph = ns.side == "langgraph"
+                        config = config_with(tracer.handlers)
+                        do(work(ns, version), config, "asyncio" if is_langgraph and door == "trio" else door)
                         key = f"{work.__name__} {version} {door}"
-                        found.setdefault(key, {})[ns.side] = [plain(root) for root in seen.roots()]
+                        trees.setdefault(key, {})[ns.side] = [plain(root) for root in tracer.roots()]
                         spans.clear()
-    return found
+    return trees
 
 
 if __name__ == "__main__":

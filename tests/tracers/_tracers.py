@@ -46,9 +46,9 @@ def langchain_core(provider: TracerProvider, spans: InMemorySpanExporter) -> Ite
     runs: list[Run] = []
 
     def roots() -> list[Node]:
-        found = [_of_run(run) for run in runs]
+        trees = [_of_run(run) for run in runs]
         runs.clear()
-        return found
+        return trees
 
     yield Seen([Persisted(runs)], roots)
 

@@ -42,16 +42,16 @@ class Work:
     cancel_after: anyio.Event | None = None
 
 
-def tool_of(name: str, work: Callable[[int], Any]) -> BaseTool:
+def tool_of(name: str, function: Callable[[int], Any]) -> BaseTool:
     """A tool that creates a span itself, as instrumented clients do."""
 
     def run(x: int) -> Any:
         with PROVIDER.get_tracer("user").start_as_current_span(f"span of {name}"):
-            return work(x)
+            return function(x)
 
     async def arun(x: int) -> Any:
         with PROVIDER.get_tracer("user").start_as_current_span(f"span of {name}"):
-            return work(x)
+            return function(x)
 
     return StructuredTool.from_function(func=run, coroutine=arun, name=name, description=f"{name} a number.")
 
@@ -86,10 +86,10 @@ def work_of(
     **options: Any,
 ) -> Work:
     """Return the work of an agent with a scripted model; a text is a message of the user."""
-    made = [tool_of(one.__name__, one) for one in tools] if isinstance(tools, tuple) else tools
+    node_tools = [tool_of(item.__name__, item) for item in tools] if isinstance(tools, tuple) else tools
     model = options.pop("model", None) or ScriptedModel(script)
-    runner = ns.create_react_agent(model, made, version=version, **options)
-    messages = [{"messages": [("user", one)]} if isinstance(one, str) else one for one in given]
+    runner = ns.create_react_agent(model, node_tools, version=version, **options)
+    messages = [{"messages": [("user", item)]} if isinstance(item, str) else item for item in given]
     return Work(runner, messages, stream_mode=stream_mode, fails=fails)
 
 
@@ -153,13 +153,13 @@ def failed(ns: Any, version: str) -> Work:
 
 
 def delegate_to(inner: Any) -> BaseTool:
-    given = {"messages": [("user", "Double.")]}
+    inner_input = {"messages": [("user", "Double.")]}
 
     def run(x: int) -> str:
-        return inner.invoke(given)["messages"][-1].text
+        return inner.invoke(inner_input)["messages"][-1].text
 
     async def arun(x: int) -> str:
-        return (await inner.ainvoke(given))["messages"][-1].text
+        return (await inner.ainvoke(inner_input))["messages"][-1].text
 
     return StructuredTool.from_function(func=run, coroutine=arun, name="delegate", description="Delegate.")
 
@@ -264,12 +264,12 @@ def do(work: Work, config: Any, door: str) -> None:
 
 
 def _do(work: Work, config: Any) -> None:
-    for given in work.given:
+    for agent_input in work.given:
         with suppress(ValueError) if work.fails else nullcontext():
             if work.stream_mode is None:
-                work.runner.invoke(given, config)
+                work.runner.invoke(agent_input, config)
             else:
-                list(work.runner.stream(given, config, stream_mode=work.stream_mode))
+                list(work.runner.stream(agent_input, config, stream_mode=work.stream_mode))
 
 
 async def _ado(work: Work, config: Any) -> None:
@@ -282,10 +282,10 @@ async def _ado(work: Work, config: Any) -> None:
 
 
 async def _ado_all(work: Work, config: Any) -> None:
-    for given in work.given:
+    for agent_input in work.given:
         with suppress(ValueError) if work.fails else nullcontext():
             if work.stream_mode is None:
-                await work.runner.ainvoke(given, config)
+                await work.runner.ainvoke(agent_input, config)
             else:
-                async for _ in work.runner.astream(given, config, stream_mode=work.stream_mode):
+                async for _ in work.runner.astream(agent_input, config, stream_mode=work.stream_mode):
                     pass

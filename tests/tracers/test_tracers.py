@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ._explained import KEPT_BY_OURS, PATCHES, PIECES, Tree, comparable, ordered, without_pieces
+from ._explained import KEPT_BY_OURS, PATCHES, PIECES, Tree, comparable, in_order, without_pieces
 from ._tracers import TRACERS
 from ._work import DOORS, cancelled
 
@@ -31,7 +31,7 @@ tracers = pytest.mark.parametrize("tracer", TRACERS)
 
 
 @cache
-def observed(tracer: str) -> dict[str, dict[str, list[Tree]]]:
+def trees_under(tracer: str) -> dict[str, dict[str, list[Tree]]]:
     """Trees of all the work under one tracer, recorded in a process of its own."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.tracers._observe", tracer],
@@ -47,25 +47,25 @@ def observed(tracer: str) -> dict[str, dict[str, list[Tree]]]:
 
 def theirs(tracer: str, work: str, taken: set[str]) -> list[Tree]:
     """LangGraph's trees without explained runs, whose names are added to `taken`."""
-    kept = KEPT_BY_OURS.get(work.partition(" ")[0], ())
-    return without_pieces(observed(tracer)[work]["langgraph"], kept, taken)
+    kept_pieces = KEPT_BY_OURS.get(work.partition(" ")[0], ())
+    return without_pieces(trees_under(tracer)[work]["langgraph"], kept_pieces, taken)
 
 
 def without_patches(roots: list[Tree]) -> list[Tree]:
     """callboard's trees, without the spans of LangGraph's own graph around or inside them."""
-    found: list[Tree] = []
+    trees: list[Tree] = []
     for node in roots:
         below = without_patches(node["below"])
-        found += below if node["name"].startswith(PATCHES) else [{**node, "below": below}]
-    return found
+        trees += below if node["name"].startswith(PATCHES) else [{**node, "below": below}]
+    return trees
 
 
 @tracers
 @pytest.mark.parametrize("work", WORK)
 def test_a_tracer_sees_what_it_sees_of_langgraph(tracer: str, work: str) -> None:
     """Dashboards and evaluations depend on names, kinds, parents, ends, inputs, outputs, tags and metadata of runs."""
-    expected = ordered(map(comparable, theirs(tracer, work, set())))
-    actual = ordered(map(comparable, without_patches(observed(tracer)[work]["callboard"])))
+    expected = in_order(map(comparable, theirs(tracer, work, set())))
+    actual = in_order(map(comparable, without_patches(trees_under(tracer)[work]["callboard"])))
     assert actual == expected
 
 
@@ -73,7 +73,7 @@ def test_a_tracer_sees_what_it_sees_of_langgraph(tracer: str, work: str) -> None
 @pytest.mark.parametrize("work", CANCELLED)
 def test_a_cancelled_run_is_shown_to_its_depth(tracer: str, work: str) -> None:
     """A span without an end is never exported; LangGraph's cancelled runs lose the tool's span, and often more."""
-    [root] = without_patches(observed(tracer)[work]["callboard"])
+    [root] = without_patches(trees_under(tracer)[work]["callboard"])
     [tools] = [node for node in root["below"] if "tools" in node["name"]]
     [tool] = tools["below"]
     assert tool["name"].endswith("wait")
@@ -83,9 +83,9 @@ def test_a_cancelled_run_is_shown_to_its_depth(tracer: str, work: str) -> None:
 @tracers
 def test_what_is_explained_is_still_so_and_stands_on_the_page(tracer: str) -> None:
     """An explanation of a difference that is gone would hide the next difference with the same name."""
-    taken: set[str] = set()
+    removed_names: set[str] = set()
     for work in WORK:
-        theirs(tracer, work, taken)
+        theirs(tracer, work, removed_names)
     expected = {name for name, _ in PIECES} | (set(PATCHES) if tracer == "traceloop" else set())
-    assert taken == expected
+    assert removed_names == expected
     assert [name for name in expected if f"`{name}`" not in PAGE.read_text()] == []

@@ -81,18 +81,18 @@ async def node() -> None:
 
 
 async def agent() -> None:
-    made = create_react_agent("openai:gpt-5", [fetch], prompt="Be brief.")
-    assert_type(made, Agent)
-    assert_type(made.invoke({"messages": []}), dict[str, Any])
-    assert_type(await made.ainvoke({"messages": []}, control=RunControl(), budget=3.0), dict[str, Any])
-    assert_type(await made.ainvoke(None, version="v2", durability="sync"), GraphOutput[dict[str, Any]])
-    assert_type(made.invoke(None, version="v2"), GraphOutput[dict[str, Any]])
-    assert_type(await made.ainvoke(None, output_keys=["messages"]), dict[str, Any])
-    assert_type(await made.ainvoke(None, output_keys="messages"), Any)
-    assert_type(await made.ainvoke(None, stream_mode=["updates", "values"]), Any)
-    assert_type(made.astream(None, stream_mode="updates", subgraphs=True), AsyncGenerator[Any])
-    assert_type(made.astream(None, version="v2"), AsyncGenerator[dict[str, Any]])
-    assert_type(made.stream(None, version="v2"), Iterator[dict[str, Any]])
+    new_agent = create_react_agent("openai:gpt-5", [fetch], prompt="Be brief.")
+    assert_type(new_agent, Agent)
+    assert_type(new_agent.invoke({"messages": []}), dict[str, Any])
+    assert_type(await new_agent.ainvoke({"messages": []}, control=RunControl(), budget=3.0), dict[str, Any])
+    assert_type(await new_agent.ainvoke(None, version="v2", durability="sync"), GraphOutput[dict[str, Any]])
+    assert_type(new_agent.invoke(None, version="v2"), GraphOutput[dict[str, Any]])
+    assert_type(await new_agent.ainvoke(None, output_keys=["messages"]), dict[str, Any])
+    assert_type(await new_agent.ainvoke(None, output_keys="messages"), Any)
+    assert_type(await new_agent.ainvoke(None, stream_mode=["updates", "values"]), Any)
+    assert_type(new_agent.astream(None, stream_mode="updates", subgraphs=True), AsyncGenerator[Any])
+    assert_type(new_agent.astream(None, version="v2"), AsyncGenerator[dict[str, Any]])
+    assert_type(new_agent.stream(None, version="v2"), Iterator[dict[str, Any]])
 
 
 def watch(event: CallEvent) -> None:
@@ -100,17 +100,17 @@ def watch(event: CallEvent) -> None:
     assert_type(event.message, str | None)
 
 
-def observed() -> None:
+def observe_calls() -> None:
     with observe(watch):
         pass
 
 
 async def misspelt() -> None:
-    made, tools = create_react_agent("openai:gpt-5", [fetch]), ToolNode([fetch])
-    await made.ainvoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    made.invoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    made.astream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
-    made.stream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    new_agent, tools = create_react_agent("openai:gpt-5", [fetch]), ToolNode([fetch])
+    await new_agent.ainvoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    new_agent.invoke(None, cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    new_agent.astream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
+    new_agent.stream(None, strem_mode="values")  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     await tools.ainvoke([], cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
     tools.invoke([], cofig={})  # type: ignore[call-overload]  # pyright: ignore[reportCallIssue]
 
@@ -137,14 +137,14 @@ class Notebook(Actor):
 
     def __init__(self, path: str) -> None:
         self.path = path
-        self.kept: list[Reply[list[str]]] = []
+        self.replies: list[Reply[list[str]]] = []
 
     async def start(self) -> None:
         assert_type(await self.enter(nullcontext("file")), str)
         assert_type(await self.enter(an_async_one()), bytes)
 
     def stop(self) -> None:
-        self.kept.clear()
+        self.replies.clear()
 
     @handler
     async def append(self, line: str, *, times: int = 1) -> int:
@@ -183,7 +183,7 @@ async def an_async_one() -> AsyncGenerator[bytes]:
     yield b""
 
 
-async def asked(notebook: Notebook) -> None:
+async def ask_notebook(notebook: Notebook) -> None:
     assert_type(await notebook.append("x"), int)
     assert_type(await notebook.append("x", times=3), int)
     assert_type(await notebook.sync("1"), float)
@@ -195,7 +195,7 @@ async def asked(notebook: Notebook) -> None:
 async def lives() -> None:
     async with running(Notebook("a")) as notebook:
         assert_type(notebook, Notebook)
-        await asked(notebook)
+        await ask_notebook(notebook)
     async with running(child(Typed, "a", name="typed")) as typed:
         assert_type(typed, Typed)
         assert_type(await typed.append("x"), int)
@@ -211,7 +211,7 @@ async def lives() -> None:
     ToolNode([fetch, Notebook("a"), child(Typed("b"), prefix="typed_", key=by_user)])
 
 
-async def misasked(notebook: Notebook, tree: Supervisor) -> None:
+async def ask_wrongly(notebook: Notebook, tree: Supervisor) -> None:
     await notebook.append(1)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
     await notebook.append()  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await notebook.append("x", tims=2)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]

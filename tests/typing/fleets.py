@@ -23,7 +23,7 @@ class Book(Actor):
 assert_type(child(Book(), fleet=fleets[0]), ChildSpec[Book])
 
 
-async def typed_as_the_actor() -> None:
+async def check_actor_types() -> None:
     async with keyed(Book(), fleet=fleets[1]) as books:
         assert_type(books, Keyed[Book])
         assert_type(await books["ada"].pages(), int)

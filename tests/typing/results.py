@@ -61,7 +61,7 @@ async def answer() -> None:
 
 
 # 2. A structured response, of each kind.
-async def structured() -> None:
+async def check_structured() -> None:
     agent = create_agent("openai:gpt-5", [weather], response_format=Weather, timeout=30.0)
     assert_type(agent, Agent[AgentOutput[Weather]])
     result = await agent.ainvoke({"messages": "Oslo?"})
@@ -79,7 +79,7 @@ async def structured() -> None:
     assert_type(by_schema, Agent[Any])
 
 
-def structured_react() -> None:
+def check_structured_react() -> None:
     assert_type(create_react_agent("openai:gpt-5", [weather], response_format=Weather), Agent[AgentOutput[Weather]])
     with_prompt = create_react_agent("openai:gpt-5", [weather], response_format=("Be brief.", Weather))
     assert_type(with_prompt.invoke({"messages": "Oslo?"})["structured_response"], Weather)

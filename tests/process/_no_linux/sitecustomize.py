@@ -30,8 +30,8 @@ _FOR_LINUX = (
 )
 
 
-def _end(what: str) -> None:
-    os.write(2, f"this is no Linux, and has no {what}\n".encode())
+def _end(feature: str) -> None:
+    os.write(2, f"this is no Linux, and has no {feature}\n".encode())
     os._exit(99)
 
 

@@ -37,7 +37,7 @@ LOGS: dict[str, Log] = {}
 """Logs by name: a restarted actor gets only its arguments, so it looks up its log here."""
 
 
-def done_in(log: str) -> list[str]:
+def actions_in(log: str) -> list[str]:
     return LOGS.setdefault(log, Log()).done
 
 
@@ -107,7 +107,7 @@ class Counter(Actor):
         reply.send(text)
 
     @handler
-    async def robbed(self) -> int:
+    async def lose_key(self) -> int:
         """Count, and lose the key before the end."""
         self.number += 1
         self.log.rob()
@@ -131,9 +131,11 @@ class Counter(Actor):
 
 
 @asynccontextmanager
-async def two(fleets: Fleets, log: str, **terms: Any) -> AsyncGenerator[tuple[Keyed[Counter], Keyed[Counter]]]:
+async def two_processes(
+    fleets: Fleets, log: str, **terms: Any
+) -> AsyncGenerator[tuple[Keyed[Counter], Keyed[Counter]]]:
     """Open keyed counters in two processes of a fleet, for a minute at most."""
     with anyio.fail_after(60):
-        async with keyed(Counter(log), fleet=fleets(), **terms) as one:
-            async with keyed(Counter(log), fleet=fleets(), **terms) as two:
-                yield one, two
+        async with keyed(Counter(log), fleet=fleets(), **terms) as first_actors:
+            async with keyed(Counter(log), fleet=fleets(), **terms) as second_actors:
+                yield first_actors, second_actors

@@ -17,7 +17,7 @@ from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTES
 from tests.helpers import until
 
 from ._memory import MemoryFleet, MemoryServer
-from ._world import Counter, done_in
+from ._world import Counter, actions_in
 
 LEASE = 1.2
 
@@ -48,11 +48,11 @@ class _RenewedWhileItIsRead(Lease):
         if self.is_armed:
             self.is_armed = False
             assert not self.renew(self._clock(), was_member=True)
-        return self._at
+        return self._stored_time
 
     @_renewed_at.setter
-    def _renewed_at(self, at: float) -> None:
-        self._at = at
+    def _renewed_at(self, time: float) -> None:
+        self._stored_time = time
 
 
 def test_an_era_is_not_safe_while_a_late_answer_begins_the_next_one() -> None:
@@ -96,23 +96,23 @@ def test_a_member_is_safe_only_while_its_server_waits(
     clock = Clock()
     lease, era, expires = _beaten(clock, seconds), 0, clock.time + seconds
     has_keys = True
-    for pause, there, back, is_heard in beats:
+    for pause, time_there, back, is_heard in beats:
         clock.time += pause * seconds
         said_at = clock.time
-        clock.time += there * seconds
+        clock.time += time_there * seconds
         was_member = expires >= clock.time
-        expires, taken = clock.time + seconds, not was_member  # another member may have taken the keys meanwhile
-        if taken:
+        expires, keys_taken = clock.time + seconds, not was_member  # another member may have taken the keys meanwhile
+        if keys_taken:
             has_keys = False
         assert has_keys or not lease.is_safe(era)
         clock.time += back * seconds
         if is_heard:
-            kept = lease.renew(said_at, was_member=was_member)
-            assert not (kept and taken and era == lease.era and has_keys)
+            is_renewed = lease.renew(said_at, was_member=was_member)
+            assert not (is_renewed and keys_taken and era == lease.era and has_keys)
             has_keys, era = True, lease.era
         if lease.is_safe(era):
-            left = expires - clock.time
-            assert left >= (1 - SAFE) * seconds - 1e-6, "there is time to end what runs before the server goes on"
+            time_left = expires - clock.time
+            assert time_left >= (1 - SAFE) * seconds - 1e-6, "there is time to end what runs before the server goes on"
 
 
 @pytest.mark.every_variant
@@ -135,25 +135,25 @@ def test_a_lease_without_a_heartbeat_is_neither_safe_nor_lost() -> None:
 @pytest.mark.parametrize("seconds", [SHORTEST, 15.0, 86_400.0])
 def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
     """Even the shortest lease leaves time for a second renewal and for clean-up."""
-    sent, answered_by = seconds / BEATS, 2 * seconds / BEATS
-    rest = seconds - SAFE * seconds - CLEAN_UP * seconds
+    sent_by, answered_by = seconds / BEATS, 2 * seconds / BEATS
+    time_left = seconds - SAFE * seconds - CLEAN_UP * seconds
     clock = Clock()
     lease = _beaten(clock, seconds)
     clock.time += answered_by
 
-    assert sent < answered_by < SAFE * seconds
+    assert sent_by < answered_by < SAFE * seconds
     assert lease.is_safe(0)
-    assert rest >= 0.06, "for hearing of the loss"
+    assert time_left >= 0.06, "for hearing of the loss"
 
 
 def test_a_grace_that_outlasts_the_lease_is_refused_when_a_node_is_built() -> None:
     """The error names the grace period, the lease, and the change to make."""
     spec = child(Counter("-"), key=lambda call: "k", fleet=MemoryFleet(MemoryServer(), lease=15.0))
-    said = (
+    expected_error = (
         r"'hold' has grace=30, .* lease=15 of MemoryFleet.* has 5 s to end what runs.*lease=90 or more, .* grace=5 or"
     )
 
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected_error):
         ToolNode([spec], policies={"hold": CallPolicy(grace=30.0)})
     with pytest.raises(ValueError, match="'up' has grace=6"):
         ToolNode([spec], grace=6.0)
@@ -164,7 +164,7 @@ class Slow(Actor):
     """Actor whose clean-up takes longer than any lease."""
 
     def __init__(self, log: str) -> None:
-        self.log = done_in(log)
+        self.log = actions_in(log)
 
     async def start(self) -> None:
         self.log.append("start")
@@ -196,23 +196,23 @@ class Slow(Actor):
 async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
     """The clean-up is cut off at the end of the lease, whatever its grace period is: the next owner may then begin."""
     server = MemoryServer()
-    cut_off, other = (MemoryFleet(server, lease=LEASE) for _ in range(2))
-    done = done_in(log)
+    cut_off, other_fleet = (MemoryFleet(server, lease=LEASE) for _ in range(2))
+    done = actions_in(log)
 
-    async def hold(one: Any) -> None:
+    async def hold(actor: Any) -> None:
         with pytest.raises(ActorDiedError):
-            await one.hold()
+            await actor.hold()
 
     with anyio.fail_after(30):
         async with (
-            keyed(Slow(log), fleet=cut_off, stop_timeout=30.0) as here,
-            keyed(Slow(log), fleet=other, stop_timeout=0.1) as there,
+            keyed(Slow(log), fleet=cut_off, stop_timeout=30.0) as first_actors,
+            keyed(Slow(log), fleet=other_fleet, stop_timeout=0.1) as second_actors,
             anyio.create_task_group() as tasks,
         ):
-            tasks.start_soon(hold, here["k"])
+            tasks.start_soon(hold, first_actors["k"])
             await until(lambda: "began" in done)
             cut_off.is_away = True
-            await there["k"].look()
+            await second_actors["k"].look()
 
     assert done[:6] == ["start", "began", "cleaned up", "stopping", "stopped", "start"]
 
@@ -221,10 +221,10 @@ async def test_what_an_owner_cleans_up_ends_with_its_lease(log: str) -> None:
 async def test_the_log_says_that_a_lost_lease_has_cut_a_stop_short(log: str, caplog: pytest.LogCaptureFixture) -> None:
     """The message must not blame `stop_timeout`, which is much longer."""
     fleet = MemoryFleet(MemoryServer(), lease=LEASE)
-    done = done_in(log)
+    done = actions_in(log)
     with anyio.fail_after(30):
-        async with keyed(Slow(log), fleet=fleet, idle=0.1, stop_timeout=10.0) as here:
-            await here["k"].look()
+        async with keyed(Slow(log), fleet=fleet, idle=0.1, stop_timeout=10.0) as actors:
+            await actors["k"].look()
             await until(lambda: "stopping" in done)
             fleet.is_away = True
             await until(lambda: "stopped" in done)
@@ -239,13 +239,13 @@ async def test_a_sign_of_life_that_hangs_costs_no_key(log: str) -> None:
     server = MemoryServer()
     fleet = MemoryFleet(server, lease=2.0)
     with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=fleet) as here:
-            _, token = await here["k"].up()
+        async with keyed(Counter(log), fleet=fleet) as actors:
+            _, token = await actors["k"].up()
             fleet.hangs = 1
             await until(lambda: fleet.hangs == 0)
             [(member, expires)] = server.members.items()
             await until(lambda: server.members[member] > expires)
-            assert await here["k"].up() == (2, token)
+            assert await actors["k"].up() == (2, token)
 
 
 class Book(Actor):
@@ -288,13 +288,13 @@ async def test_a_resource_refuses_a_late_write_once_the_next_owner_has_started(t
         database.execute("INSERT INTO books VALUES ('k', '', 0)")
     server = MemoryServer()
     with anyio.fail_after(30):
-        async with keyed(Book(path), fleet=MemoryFleet(server)) as here:
-            first = await here["k"].append("one")
-        async with keyed(Book(path), fleet=MemoryFleet(server)) as there:
-            await there["k"].look()
+        async with keyed(Book(path), fleet=MemoryFleet(server)) as first_actors:
+            first = await first_actors["k"].append("one")
+        async with keyed(Book(path), fleet=MemoryFleet(server)) as second_actors:
+            await second_actors["k"].look()
             with pytest.raises(RuntimeError, match="another process owns this book"):
                 Book(path).append_late("late", first)
-            await there["k"].append("two")
+            await second_actors["k"].append("two")
 
     with sqlite3.connect(path) as database:
         assert database.execute("SELECT text FROM books").fetchone() == ("onetwo",)

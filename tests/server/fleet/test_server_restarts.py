@@ -21,15 +21,18 @@ LEASE = 1.2
 async def _go_through(make: Callable[[], Any], log: str, outage: Callable[[], None]) -> list[float]:
     """Ask before and after an outage; return both tokens, and the delay until the second owner started."""
     with anyio.fail_after(60):
-        async with keyed(Counter(log), fleet=make()) as here, keyed(Counter(log), fleet=make()) as there:
-            _, first = await here["k"].up()
-            await there["k"].up()
+        async with (
+            keyed(Counter(log), fleet=make()) as first_actors,
+            keyed(Counter(log), fleet=make()) as second_actors,
+        ):
+            _, first = await first_actors["k"].up()
+            await second_actors["k"].up()
             await anyio.to_thread.run_sync(outage)
             back = time.monotonic()
-            number, second = await there["k"].up()
+            number, second = await second_actors["k"].up()
             after = time.monotonic() - back
-            assert (await here["k"].up())[0] == number + 1
-    lives = [what for what, _, _ in LOGS[log].lives]
+            assert (await first_actors["k"].up())[0] == number + 1
+    lives = [event for event, _, _ in LOGS[log].lives]
     assert lives == ["start", "stop"] * (len(lives) // 2)  # never two instances
     assert first is not None
     assert second is not None
@@ -52,10 +55,13 @@ async def test_processes_with_another_lease_or_secret_are_told(postgres_url: str
     """Different leases disagree about owners, and different secrets cannot read each other's messages."""
     place = Place(postgres_url)
     with anyio.fail_after(30):
-        async with keyed(Counter(log), fleet=place.store("fleet", lease=1.0)) as here:
-            await here["k"].up()
-            for option, said in (({"lease": 2.0}, "lease=1, and this one has 2"), ({"secret": "2" * 16}, "secret")):
-                async with keyed(Counter(log), fleet=place.store("fleet", **{"lease": 1.0, **option})) as there:
-                    with pytest.raises(StorageError, match=said):
-                        await there["k"].up()
-            assert (await here["k"].up())[0] == 2
+        async with keyed(Counter(log), fleet=place.store("fleet", lease=1.0)) as first_actors:
+            await first_actors["k"].up()
+            for option, expected_error in (
+                ({"lease": 2.0}, "lease=1, and this one has 2"),
+                ({"secret": "2" * 16}, "secret"),
+            ):
+                async with keyed(Counter(log), fleet=place.store("fleet", **{"lease": 1.0, **option})) as second_actors:
+                    with pytest.raises(StorageError, match=expected_error):
+                        await second_actors["k"].up()
+            assert (await first_actors["k"].up())[0] == 2

@@ -27,20 +27,20 @@ class Asking:
         self.permits: dict[str, Permit] = {}
 
     async def ask(
-        self, store: LimitStore, who: str, *, tenant: str = "", key: str = "", is_away: bool = False
+        self, store: LimitStore, name: str, *, tenant: str = "", key: str = "", is_away: bool = False
     ) -> LocalPermit:
         """Request a permit; wait until it is answered or queued, or only until it is made if the server is away."""
         request = PermitRequest(limit=self.limit, name="tool:t", key=key, tenant=tenant, title="the queue of tool 't'")
-        permit = self.permits[who] = store.ask(request, lambda: self.answered.append(who))
-        await until(lambda: who in self.answered or permit.phase is Phase.WAITING or (is_away and permit.id != ""))
+        permit = self.permits[name] = store.ask(request, lambda: self.answered.append(name))
+        await until(lambda: name in self.answered or permit.phase is Phase.WAITING or (is_away and permit.id != ""))
         return permit
 
-    async def until_answered(self, *who: str) -> None:
+    async def until_answered(self, *names: str) -> None:
         """Wait until these requests are answered."""
-        await until(lambda: set(who) <= set(self.answered))
+        await until(lambda: set(names) <= set(self.answered))
 
-    def leave(self, who: str) -> None:
-        self.permits[who].leave()
+    def leave(self, name: str) -> None:
+        self.permits[name].leave()
 
 
 def stores_on(place: Place) -> Stores:

@@ -9,7 +9,7 @@ import pytest
 
 from callboard import CallPolicy, Limit, Rate, StorageError, ToolNode, fencing_token
 from callboard.extend import PermitRequest, SharedLimits
-from tests.helpers import ask, ended, make, make_sync, until
+from tests.helpers import ask, ending_of, make, make_sync, until
 
 
 class Noted:
@@ -20,7 +20,7 @@ class Noted:
         self.failure: str | Exception | None = None
         self.token: int | None = number
         self.is_lost = False
-        self.said: list[str] = []
+        self.actions: list[str] = []
         self._on_answer = on_answer
 
     def answer(self, failure: str | Exception | None = None) -> None:
@@ -28,10 +28,10 @@ class Noted:
         self._on_answer()
 
     def begin(self) -> None:
-        self.said.append("begin")
+        self.actions.append("begin")
 
     def leave(self) -> None:
-        self.said.append("leave")
+        self.actions.append("leave")
 
 
 class Store:
@@ -56,8 +56,8 @@ class Store:
         return permit
 
     @property
-    def said(self) -> list[list[str]]:
-        return [permit.said for permit in self.permits]
+    def actions(self) -> list[list[str]]:
+        return [permit.actions for permit in self.permits]
 
 
 def node_on(store: SharedLimits, tool: Any, **options: Any) -> ToolNode:
@@ -74,12 +74,12 @@ async def test_a_call_says_when_it_begins_and_when_it_leaves() -> None:
     store = Store()
 
     async def work() -> str:
-        return f"{fencing_token()} {store.permits[0].said}"
+        return f"{fencing_token()} {store.permits[0].actions}"
 
     [message] = await node_on(store, make(work)).ainvoke(ask("work"))
 
     assert message.content == "100 ['begin']"
-    assert store.said == [["begin", "leave"]]
+    assert store.actions == [["begin", "leave"]]
 
 
 async def test_a_lost_place_is_taken_anew() -> None:
@@ -87,7 +87,7 @@ async def test_a_lost_place_is_taken_anew() -> None:
     store = Store(loses=1)
 
     async def work() -> str:
-        return f"{fencing_token()} {store.said}"
+        return f"{fencing_token()} {store.actions}"
 
     [message] = await node_on(store, make(work)).ainvoke(ask("work"))
 
@@ -102,7 +102,7 @@ async def test_a_cancelled_wait_leaves_without_waiting() -> None:
         await node_on(store, make(work)).ainvoke(ask("work"))
 
     assert scope.cancelled_caught
-    assert store.said == [["leave"]]
+    assert store.actions == [["leave"]]
 
 
 async def test_a_refusal_becomes_a_message_for_the_model() -> None:
@@ -111,7 +111,7 @@ async def test_a_refusal_becomes_a_message_for_the_model() -> None:
 
     [message] = await node_on(store, make(work)).ainvoke(ask("work"))
 
-    assert ended(message) == "rejected"
+    assert ending_of(message) == "rejected"
     assert "the queue is full" in message.content
 
 
@@ -122,7 +122,7 @@ async def test_an_error_of_the_store_is_raised_as_it_is() -> None:
     with pytest.raises(StorageError, match="redis://host has other numbers"):
         await node_on(store, make(work)).ainvoke(ask("work"))
 
-    assert store.said == [["leave"]]
+    assert store.actions == [["leave"]]
 
 
 async def test_what_the_store_does_not_take_is_refused_when_the_node_is_built() -> None:
@@ -148,7 +148,11 @@ async def test_keys_and_tenants_are_told_as_digests() -> None:
     request = [permit.request for permit in store.permits]
     assert request[0].key == request[1].key != request[2].key
     assert request[0].tenant == request[2].tenant != request[1].tenant
-    assert not any(word in f"{one.key}{one.tenant}{one.title}" for one in request for word in ("secret", "ann", "bob"))
+    assert not any(
+        word in f"{permit_request.key}{permit_request.tenant}{permit_request.title}"
+        for permit_request in request
+        for word in ("secret", "ann", "bob")
+    )
 
 
 @pytest.mark.real_clock
@@ -164,8 +168,8 @@ async def test_a_thread_that_outlives_its_call_keeps_its_place() -> None:
     node = ToolNode([make_sync(work)], policies={"work": CallPolicy(limit=limit, timeout=0.1, grace=0.0)})
     with pytest.warns(Warning, match="work"):
         [message] = await node.ainvoke(ask("work"))
-    assert ended(message) == "timeout"
-    assert store.said == [["begin"]]
+    assert ending_of(message) == "timeout"
+    assert store.actions == [["begin"]]
 
     release.set()
-    await until(lambda: store.said == [["begin", "leave"]], 20)
+    await until(lambda: store.actions == [["begin", "leave"]], 20)

@@ -21,7 +21,7 @@ class World:
         self.answered: list[str] = []
 
     def enter(self, name: str) -> LocalPermit:
-        permit = LocalPermit(self.request, lambda: self.answered.append(name), lambda what: what())
+        permit = LocalPermit(self.request, lambda: self.answered.append(name), lambda callback: callback())
         permit.id, permit.gate = name, self.gate
         self.gate.enter(permit)
         return permit
@@ -36,17 +36,17 @@ class World:
 def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None:
     """A server that knew only some of the permits would grant the others a second time."""
     world = World()
-    held = [f"h{n}" for n in range(1200)]
-    for name in held:
+    holders = [f"h{n}" for n in range(1200)]
+    for name in holders:
         world.enter(name)
     while world.says(0):
         world.hears(0)
-    world.hears(0, granted={name: n for n, name in enumerate(held)})
+    world.hears(0, granted={name: n for n, name in enumerate(holders)})
     world.enter("late")
 
     world.gate.forget_connection()
 
-    assert {who for kind, who in world.says(1) if kind == "hold"} == set(held)
+    assert {holder for kind, holder in world.says(1) if kind == "hold"} == set(holders)
     world.hears(1)
     assert world.says(1) == [("enter", "late")]
 
@@ -122,7 +122,7 @@ def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> No
     world.time += LEASE
 
     assert waits.is_lost
-    assert [one for one in world.says() if one[0] == "hold"] == [("hold", "b")]
+    assert [message for message in world.says() if message[0] == "hold"] == [("hold", "b")]
     world.hears()
     assert waits.is_lost
     waits.leave()

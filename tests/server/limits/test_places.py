@@ -47,28 +47,28 @@ async def test_two_processes_have_the_places_of_one_limit_together(stores: Store
 
 async def test_who_asks_first_is_served_first_whatever_his_process(stores: Stores) -> None:
     """A process that holds a permit has no priority for the next one."""
-    one, other = stores(), stores()
+    first_store, second_store = stores(), stores()
     asking = Asking(Limit(concurrency=1))
-    await asking.ask(one, "first")
+    await asking.ask(first_store, "first")
     for number in range(6):
-        await asking.ask((other, one)[number % 2], f"{number}")
+        await asking.ask((second_store, first_store)[number % 2], f"{number}")
 
-    for who in ("first", *map(str, range(6))):
-        await asking.until_answered(who)
-        asking.leave(who)
+    for name in ("first", *map(str, range(6))):
+        await asking.until_answered(name)
+        asking.leave(name)
 
     assert asking.answered == ["first", *map(str, range(6))]
 
 
 async def test_tenants_take_turns_however_many_calls_of_one_wait(stores: Stores) -> None:
     """A tenant with a thousand calls must not starve a tenant with one call."""
-    one, other = stores(), stores()
+    first_store, second_store = stores(), stores()
     asking = Asking(Limit(concurrency=1))
-    await asking.ask(one, "first")
+    await asking.ask(first_store, "first")
     for number in range(8):
-        await asking.ask(one, f"loud {number}", tenant="loud")
+        await asking.ask(first_store, f"loud {number}", tenant="loud")
     for number in range(3):
-        await asking.ask(other, f"quiet {number}", tenant="quiet")
+        await asking.ask(second_store, f"quiet {number}", tenant="quiet")
 
     for had in range(12):
         await until(lambda had=had: len(asking.answered) > had)
@@ -91,10 +91,10 @@ async def test_keys_have_places_of_their_own(stores: Stores) -> None:
 
 async def test_whoever_finds_the_queue_full_is_refused(stores: Stores) -> None:
     """The limit of the queue covers all processes together."""
-    store, other = stores(), stores()
+    store, other_store = stores(), stores()
     asking = Asking(Limit(concurrency=1, queue=1))
     await asking.ask(store, "runs")
-    await asking.ask(other, "waits")
+    await asking.ask(other_store, "waits")
 
     permit = await asking.ask(store, "too many")
 
