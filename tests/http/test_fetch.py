@@ -199,6 +199,18 @@ async def test_a_process_that_fails_is_told(site: Site, monkeypatch: pytest.Monk
     assert (await fetch(site.url())).text.endswith("It is too complex, and its text could not be read.")
 
 
+async def test_an_event_loop_that_starts_no_processes_is_named(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On Windows, a selector loop of asyncio starts none."""
+
+    async def run_process(*_: Any, **__: Any) -> Any:
+        raise NotImplementedError
+
+    monkeypatch.setattr(anyio, "run_process", run_process)
+
+    with pytest.raises(RuntimeError, match="use the default event loop of asyncio, and not a selector loop"):
+        await fetch(site.url())
+
+
 async def test_many_calls_convert_few_pages_at_once(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     """A batch of hundreds of calls does not start hundreds of processes at once."""
     running: set[int] = set()

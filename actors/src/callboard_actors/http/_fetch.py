@@ -44,12 +44,18 @@ async def read_part(body: bytes | bytearray, task: Task, seconds: float) -> Part
     command = [sys.executable, "-I", "-S", "-c", _COMMAND.format(path=import_path())]
     page = json.dumps(task).encode() + b"\n" + body
     output = b""
-    async with limiter:
-        with anyio.move_on_after(seconds):  # a cancelled `run_process` kills the process
-            try:
-                output = (await anyio.run_process(command, input=page, stderr=subprocess.DEVNULL)).stdout
-            except* (OSError, anyio.BrokenResourceError, subprocess.CalledProcessError):  # it has failed
-                pass
+    try:
+        async with limiter:
+            with anyio.move_on_after(seconds):  # a cancelled `run_process` kills the process
+                try:
+                    output = (await anyio.run_process(command, input=page, stderr=subprocess.DEVNULL)).stdout
+                except* (OSError, anyio.BrokenResourceError, subprocess.CalledProcessError):  # it has failed
+                    pass
+    except NotImplementedError:
+        raise RuntimeError(
+            "pages are converted in a process of their own, which this event loop cannot start: on Windows, use the "
+            "default event loop of asyncio, and not a selector loop"
+        ) from None
     return json.loads(output) if output else None
 
 
