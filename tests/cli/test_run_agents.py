@@ -49,6 +49,11 @@ def test_a_function_may_open_the_agent(project: Project, backend: str) -> None:
     async def shut():
         raise ConnectionError("no server")
         yield
+
+    @asynccontextmanager
+    async def stuck():
+        yield sunny
+        raise ConnectionError("no server any more")
     """
     )
 
@@ -60,6 +65,9 @@ def test_a_function_may_open_the_agent(project: Project, backend: str) -> None:
     assert f"{module}:nothing is no agent, but int" in result.stderr
     result = project.call("run", f"{module}:shut", "hi", "--backend", backend)
     assert f"{module}:shut could not be made: ConnectionError: no server" in result.stderr
+    result = project.call("run", f"{module}:stuck", "hi", "--backend", backend)
+    assert (result.exit_code, "sun" in result.stdout.lower()) == (2, True)
+    assert result.stderr.endswith(f"{module}:stuck could not be closed: ConnectionError: no server any more\n")
 
 
 GRAPHS = """

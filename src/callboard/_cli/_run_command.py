@@ -105,13 +105,30 @@ def _load(name: str, app_dir: Path, portal: BlockingPortal, stack: ExitStack) ->
         result: Any = value()
         agent = portal.call(lambda: result) if inspect.isawaitable(result) else result
     if isinstance(agent, AbstractAsyncContextManager) and not isinstance(agent, Agent) and agent is not value:
-        agent = stack.enter_context(portal.wrap_async_context_manager(agent))
+        agent = stack.enter_context(_open_agent(name, portal.wrap_async_context_manager(agent)))
     if isinstance(agent, Agent | Pregel):
         return agent
     if isinstance(agent, StateGraph):
         raise CommandError(f"{name} is a graph that is not compiled: call its compile()")
     kind = agent.__name__ if inspect.isclass(agent) else type(agent).__name__
     raise CommandError(f"{name} is no agent, but {kind}; {_offers(module)}")
+
+
+@contextmanager
+def _open_agent(name: str, opener: AbstractContextManager[Any]) -> Generator[Any]:
+    """Open the agent of a user's context manager; raise `CommandError` if the agent cannot be closed."""
+    agent = opener.__enter__()
+    try:
+        yield agent
+    except BaseException as error:
+        if not opener.__exit__(type(error), error, error.__traceback__):
+            raise
+        return
+    try:
+        opener.__exit__(None, None, None)
+    except Exception as error:
+        print_traceback(error)
+        raise CommandError(f"{name} could not be closed: {error_text(error)}") from error
 
 
 def _offers(module: ModuleType) -> str:
