@@ -172,4 +172,4 @@ def check_run_options(version: object, durability: object, control: object) -> N
 def check_buffer(method: str, buffer: object) -> None:
     """Raise ValueError unless the buffer of a started run is a number of chunks."""
     if type(buffer) is not int or not 1 <= buffer <= sys.maxsize:
-        raise ValueError(f"{method}(buffer=...) takes a number of chunks, at least 1, got {buffer!r}")
+        raise ValueError(f"{method}(buffer=...) takes a number of chunks, from 1 to {sys.maxsize}, got {buffer!r}")
