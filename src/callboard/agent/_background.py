@@ -9,6 +9,7 @@ import threading
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import chain, count
 
 from anyio import sleep
@@ -18,10 +19,12 @@ from callboard._calls._draining import InFlight, Operation, operations
 from callboard._calls._progress import reporter
 from callboard._langchain._errors import unstorable_text
 from callboard._loops._current import current_loop
-from callboard._loops._deadline import active_time_limits, cleanup
+from callboard._loops._deadline import DEFAULT_GRACE, TimeLimits, active_time_limits, cap_grace
 from callboard._loops._forks import forget_tasks_after_fork
 from callboard._loops._protocol import EventLoop, Scope, Spawned
 from callboard._loops._shared_event import SharedEvent
+from callboard._loops._side_tasks import CutOffError, shielded
+from callboard.agent._inbox import Inbox
 from callboard.agent._live import LiveRuns
 from callboard.exceptions import StorageError, ThreadBusyError
 from callboard.tools._background import BackgroundCall, handle_in, open_handles
@@ -52,6 +55,14 @@ class _OpenCall:
     unstorable: DescribeUnstorable
     task: Spawned | None = None
     over: SharedEvent = field(default_factory=SharedEvent)
+
+
+def _whole_grace(call: BackgroundCall) -> float:
+    """Return the seconds after which the task of a cancelled call is cancelled again: the call's own end comes before.
+
+    The call has its grace, and so has the delivery of its result, which then ends its writes.
+    """
+    return 2 * call.time_limits.grace + DEFAULT_GRACE
 
 
 class BackgroundCalls:
@@ -110,7 +121,7 @@ class BackgroundCalls:
                 open_call.over.set()
                 self._live_runs.report_background_end(thread_id)
 
-        open_call.task = loop.spawn(child, call.time_limits.grace)
+        open_call.task = loop.spawn(child, _whole_grace(call))
         return open_call.task
 
     async def _perform(self, open_call: _OpenCall) -> None:
@@ -120,7 +131,8 @@ class BackgroundCalls:
         reporter.set(None)
         active_time_limits.set(None)
         operations.set(())
-        operation = Operation(self._in_flight, open_call.loop, grace=call.time_limits.grace, thread_id=thread_id)
+        grace = call.time_limits.grace
+        operation = Operation(self._in_flight, open_call.loop, grace=_whole_grace(call), thread_id=thread_id)
         # A call that was cancelled before it began runs nothing that a drain could refuse, and ends as it was reported.
         with operation if call.cancel_reason is None else nullcontext():
             call.admitted.set()
@@ -133,10 +145,18 @@ class BackgroundCalls:
                 if call.handle is not None and (call.ended or not is_cancelled):
                     if call.fatal_error is not None:
                         self._fatal_errors[thread_id] = call.fatal_error
-                    with cleanup():
-                        await self._deliver(open_call)
+                    # As for the write of a call in the foreground, the grace counts from a cancellation on.
+                    active_time_limits.set(TimeLimits(open_call.loop, math.inf, grace))
+                    try:
+                        await shielded(partial(self._deliver, open_call))
+                    except CutOffError:
+                        text = "The background call %r was cancelled: its result was not stored in its grace of %g s"
+                        _log.warning(text, call.handle, grace)
+                        await open_call.loop.raise_cancelled()
 
     async def _deliver(self, open_call: _OpenCall) -> None:
+        """Deliver the result of a call, in a task that is cancelled where the grace of the call is over."""
+        cap_grace(open_call.loop, 0.0)  # that grace is also the one of the writes
         thread_id, call = open_call.thread_id, open_call.call
         message, failures = call.notification(), 0
         if (reason := open_call.unstorable(message)) is not None:
@@ -169,7 +189,7 @@ class BackgroundCalls:
             raise error
 
     @asynccontextmanager
-    async def belonging_to_run(self, thread_id: str) -> AsyncGenerator[None]:
+    async def belonging_to_run(self, thread_id: str, inbox: Inbox) -> AsyncGenerator[None]:
         """Wait for the thread's calls at the end of a `with` block that runs the agent, unless the agent has a block.
 
         If the `with` block fails, the calls are cancelled.
@@ -183,7 +203,13 @@ class BackgroundCalls:
         if not self._live_runs.has_block:
             try:
                 for open_call in self.of_thread(thread_id):
-                    await open_call.over.wait()
+                    while not open_call.over.is_set:
+                        change = inbox.change
+                        if inbox.has_unconfirmed_results():
+                            await sleep(_PAUSE)  # the database may be away for a moment
+                            # The calls must not wait for the end of the run, which waits for the calls.
+                            inbox.leave_results_to_end_of_run()
+                        await change.wait()
             except BaseException:
                 await self._end(thread_id)
                 raise

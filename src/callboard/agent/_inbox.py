@@ -15,6 +15,7 @@ from callboard._loops._current import current_loop
 from callboard._loops._protocol import Wakeup
 from callboard._loops._shared_event import SharedEvent
 from callboard.conversations._thread import Thread
+from callboard.tools._background import is_notification
 from callboard.tools._bounds import broken_text
 
 _MOST = 500
@@ -192,6 +193,16 @@ class Inbox:
                 for letter in letters:
                     if self._letters and self._letters[0] is letter:
                         self._letters.popleft()
+
+    def has_unconfirmed_results(self) -> bool:
+        """Return whether results of background calls are recorded, and their write has failed."""
+        return any(is_notification(letter.message) for letter in self._unconfirmed)
+
+    def leave_results_to_end_of_run(self) -> None:
+        """Settle the unconfirmed results of background calls: the end of the run stores them, or raises an error."""
+        for letter in [letter for letter in self._unconfirmed if is_notification(letter.message)]:
+            self._unconfirmed.remove(letter)
+            letter.settle(is_stored=True)
 
     def settle(self, error: Exception | None) -> None:
         """Settle the recorded letters after the run's end; `error` is `None` if the thread has stored its end."""

@@ -358,7 +358,7 @@ class Runner:
         """Return a context at whose end the background calls of a run end, unless the agent's block owns them."""
         if inbox is None:
             return nullcontext()
-        return self.background_calls.belonging_to_run(str(config["configurable"]["thread_id"]))
+        return self.background_calls.belonging_to_run(str(config["configurable"]["thread_id"]), inbox)
 
     async def _store_message(self, saver: Saver, message: HumanMessage) -> None:
         """Store a message in a thread without a live run, unless it is there; the next run reads it.
