@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
@@ -824,3 +825,24 @@ def test_a_length_below_one_is_refused() -> None:
     """A length below one would capture nothing, for which `capture=False` is clearer."""
     with pytest.raises(ValueError, match="max_length"):
         Tracing(max_length=0)
+
+
+@pytest.mark.real_clock
+@pytest.mark.parametrize("background", [60, True], ids=["ends in time", "goes on"])
+async def test_only_the_error_of_a_call_that_goes_on_in_the_background_becomes_a_message(background: float) -> None:
+    """The run goes on after it, as after a handled error in the foreground; a call that ends in time ends its run."""
+
+    @CallPolicy(background=background)
+    async def build() -> str:
+        """Build."""
+        await anyio.sleep(0.05)  # with `True`, the call is in the background by then
+        raise ValueError("broken")
+
+    traces = Traces()
+    with traces.on(), anyio.fail_after(WAIT):
+        model = ScriptedModel([calls("build"), "meanwhile", "done"])
+        async with create_react_agent(model, [build], checkpointer=InMemorySaver()) as agent:
+            with nullcontext() if background is True else pytest.raises(ValueError, match="broken"):
+                await agent.ainvoke({"messages": [("user", "go")]}, {"configurable": {"thread_id": "1"}})
+    assert outcome(traces) == (StatusCode.ERROR, "error", "ValueError")
+    assert attributes(traces.tool()).get(names.HANDLED) == ("ValueError" if background is True else None)

@@ -175,13 +175,14 @@ A rejection is not among them: its text contains the key of a limit.
 class _Call(TrackedCall):
     """Tracked call with its span and the spans of its running attempts."""
 
-    __slots__ = ("attempt_spans", "span", "token")
+    __slots__ = ("attempt_spans", "is_in_background", "span", "token")
 
     def __init__(self, first_event: CallEvent, span: Span, token: Token[Context]) -> None:
         super().__init__(first_event)
         self.span = span
         self.token = token
         self.attempt_spans: dict[int, tuple[Span, Token[Context]]] = {}
+        self.is_in_background = False
 
 
 class CallSpans(CallTracker[_Call, CallEvent]):
@@ -247,6 +248,7 @@ class CallSpans(CallTracker[_Call, CallEvent]):
         span.end()
 
     def on_note(self, call: _Call, event: CallEvent) -> None:
+        call.is_in_background |= event.note == "backgrounded"
         facts = _facts(event.facts)
         if event.message and self._capture.is_on:
             facts[names.MESSAGE] = self._capture.text(event.message)
@@ -270,7 +272,9 @@ class CallSpans(CallTracker[_Call, CallEvent]):
                 span.add_event(names.INTERRUPTED)
             elif outcome == "cancelled":
                 span.add_event(names.CANCELLED)
-            if outcome == "error" and event.result is not None:
+            # The error of a call in the background becomes a message when the call has ended.
+            has_message = call.is_in_background and isinstance(event.error, Exception)
+            if outcome == "error" and (event.result is not None or has_message):
                 attributes[names.HANDLED] = error_type(event.error)
             mark_failed(span, event.error, self._capture)
         elif failure is not None:
