@@ -2,6 +2,7 @@
 
 import math
 import os
+import re
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -21,22 +22,23 @@ from langchain_core.runnables import RunnableConfig
 from langgraph.types import Command, StateSnapshot, interrupt
 from pydantic import BaseModel
 
-from callboard._calls._call import current_call
+from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_run, observe
 from callboard._loops._side_tasks import beside
-from callboard._records._events import RunInfo
+from callboard._records._events import CallEvent, RunInfo
 from callboard.agent._agent import Agent
 from callboard.agent._inbox import Letter, person_message
 from callboard.agent._run import Run
 from callboard.agent._run_events import RunReporter
 from callboard.conversations._channels import MESSAGES
+from callboard.exceptions import CallCancelledError
 from callboard.telemetry._capture import messages_of
 from callboard.telemetry._recording._recorder import RecordingWriter
 from callboard.telemetry._recording._recordings import read_recording
 from callboard.telemetry._recording._timeline import Part, RecordedAttempt, RecordedCall, RecordedRun
 from callboard.testing._clock import backend as backend_of
 from callboard.testing._clock import set_patience
-from callboard.testing._differences import QUICK, ComparisonOptions, Story, differences, report
+from callboard.testing._differences import QUICK, ComparisonOptions, Story, differences, is_ended_with_run, report
 from callboard.testing._fakes import fake_tools
 from callboard.testing._kills import Kill
 
@@ -91,7 +93,8 @@ def replay(
 
     Raises:
         ReplayDifferenceError: with the first differences, expected and got.
-        ValueError: if the recording has no arguments and results, or is incomplete; if there is no event `kill_at`.
+        ValueError: if the recording has no arguments and results, is incomplete, or has a cancellation that cannot be
+            repeated; if there is no event `kill_at`.
         TypeError: if `agent` is no agent of callboard.
     """
     __tracebackhide__ = True  # for pytest
@@ -144,6 +147,14 @@ def _read_stories(path: Path) -> list[Story]:
                 f"{path} lacks replies of the model, in a run of the agent {run.agent!r}: the recording is by a "
                 "version of callboard that did not record replies, or structured responses"
             )
+        has_cancelled_part = any(request.error == "cancelled" for request in run.requests) or any(
+            is_ended_with_run(call) for call in story.calls
+        )
+        if run.outcome == "cancelled" and not story.is_nested and not has_cancelled_part:
+            raise ValueError(
+                f"{path} has a run of the agent {run.agent!r} that was cancelled while it waited for neither its model "
+                "nor a call of its own turn, such as for a background call: a replay cannot repeat that"
+            )
     return stories
 
 
@@ -170,6 +181,8 @@ class _Player:
     people: dict[int, "_People"] = field(default_factory=dict[int, "_People"])
     """Senders of recorded messages to the live runs of the replay, by the number of the run."""
     was_killed: bool = False
+    cancel_run: Callable[[], object] = field(default=lambda: None)
+    """Function that cancels the run of the replay."""
 
     def __post_init__(self) -> None:
         self.remaining_stories = list(self.stories)
@@ -205,10 +218,14 @@ class _Player:
             call_id = call.call.get("id")
             if self.was_killed and not story.has_call(call_id):
                 story = next((later for later in reversed(self.stories) if later.has_call(call_id)), story)
+            if story.is_cut_off and not story.has_call(call_id):  # it did not begin before the run was ended
+                await self._wait_for_end_of_run(story)
             recorded = story.take(call_id)
             self.recording_by_call[call.number] = (recorded, list(recorded.attempts))
         recorded, attempts = self.recording_by_call[call.number]
         attempt = attempts.pop(0) if attempts else None
+        if recorded.outcome == "cancelled" and not attempts and (attempt is None or attempt.error == "cancelled"):
+            await self._end_cancelled(call, story, recorded, attempt)
         if attempt is not None and attempt.end is not None and self.keeps_times:
             # Its own duration, and not its recorded end: it may get the permit of a limit earlier than in the
             # recording. An attempt that was ended from outside waits longer, and not forever: the timeout may be gone.
@@ -221,6 +238,53 @@ class _Player:
             while True:
                 interrupt(f"question of {recorded.tool} in the recording")  # raises behind the last answer
         raise _make_error(attempt.error)
+
+    async def _end_cancelled(
+        self, call: SupervisedCall[Any], story: Story, recorded: RecordedCall, attempt: RecordedAttempt | None
+    ) -> None:
+        """End a call, or its run, where the recorded call was cancelled."""
+        period = recorded if attempt is None else attempt
+        if self.keeps_times and period.end is not None:
+            await self._sleep(period.end - period.start)
+        if (text := self._text_about_cancel(recorded)) is not None:
+            if _CANCELLED_ITSELF in text:
+                raise CallCancelledError(recorded.tool, recorded.id)
+            call.cancel(_reason_in(text), call.loop.wakeup())
+        elif story.run.outcome == "cancelled" and not story.is_nested:
+            self.cancel_run()
+        await self._wait_for_end_of_run(story)
+        raise LookupError(
+            f"the recorded call {recorded.id!r} was cancelled with its run or by a drain, and the replay goes on"
+        )
+
+    async def _wait_for_end_of_run(self, story: Story) -> None:
+        """Wait until the error of another call ends the run; not for ever: today's agent may go on."""
+        await self._sleep(2 * ((story.run.end or 0.0) - story.run.start) + 1)
+
+    def _text_about_cancel(self, recorded: RecordedCall) -> str | None:
+        """Return the text for the model about a call that was cancelled alone; `None` if it ended with others."""
+        if recorded.result is not None:
+            return f"{recorded.result}"
+        handles = [note.facts.get("handle") for note in recorded.notes if note.kind == "backgrounded"]
+        texts = [
+            f"{read.message}" for story in self.stories for read in story.run.messages if read.background in handles
+        ]
+        return next((text for text in texts if handles and _CANCELLED_ALONE.search(text)), None)
+
+    def on_call(self, event: CallEvent) -> None:
+        """Cancel a call that begins, or its run, if the recorded call was cancelled before its first attempt."""
+        call = current_call()
+        if event.phase != "begun" or event.run is None or call is None:
+            return
+        story = self.story(event.run)
+        recorded = story.next_call(event.call_id)
+        if recorded is None or recorded.attempts or recorded.outcome != "cancelled":
+            return
+        if (text := self._text_about_cancel(recorded)) is not None:
+            story.take(event.call_id)
+            call.cancel(_reason_in(text), call.loop.wakeup())
+        elif story.run.outcome == "cancelled" and not any(other.attempts for other in story.calls):
+            self.cancel_run()
 
     async def _sleep(self, seconds: float) -> None:
         """Sleep for a recorded duration; on the virtual clock, this takes no real time."""
@@ -245,6 +309,9 @@ class _Player:
         if self.keeps_times and request.end is not None:
             await self._sleep(request.end - request.start)
         if request.error is not None:
+            if request.error == "cancelled" and story.run.outcome == "cancelled" and not story.is_nested:
+                self.cancel_run()
+                await self._wait_for_end_of_run(story)
             raise _make_error(request.error)
         info = current_run.get()
         if info is not None and (people := self.people.get(info.number)) is not None:
@@ -392,6 +459,21 @@ _reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", de
 """Recorded reply that chat models return inside of LangChain's node; `None` outside of it."""
 
 
+_CANCELLED_ITSELF = "cancelled itself before it had a result"
+_CANCELLED_ALONE = re.compile(
+    r"was cancelled by the application before it (?:had a result|started)(?:: (.*?))?\."
+    r"(?:$| Whether it had its effect is unknown\.| It did not run\.)",
+    re.DOTALL,
+)
+"""Text of `CallCancelledError`, with the reason."""
+
+
+def _reason_in(text: str) -> str:
+    """Return the reason in the text about a call that was cancelled; an empty one if the agent has its own text."""
+    match = _CANCELLED_ALONE.search(text)
+    return (match and match[1]) or ""
+
+
 def _read_result(call: RecordedCall) -> Any:
     result = call.result
     if isinstance(result, dict) or (
@@ -455,6 +537,7 @@ class _Runs:
             clock = anyio.current_time
             stack.enter_context(RecordingWriter(self._record, capture=True, redact=False, clock=clock))
             stack.enter_context(observe(self.kill.on_event, runs=self.kill.on_event))
+            stack.enter_context(observe(self._player.on_call))
             if self._real_tools and self.kill.event_number is None:
                 # Real actors keep their state between runs, unless they are killed.
                 await stack.enter_async_context(self._agent)
@@ -481,7 +564,11 @@ class _Runs:
             return None if stored.next else run_input
 
         try:
-            with anyio.fail_after(None if self._real_tools else _TIME_LIMIT):
+            with (
+                anyio.fail_after(None if self._real_tools else _TIME_LIMIT),
+                anyio.CancelScope() as scope,
+            ):
+                self._player.cancel_run = scope.cancel
                 state = await self.kill.run(self._agent, run_input, config, choose_input)
         except Exception as error:
             self.errors.append(error)
