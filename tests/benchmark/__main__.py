@@ -6,9 +6,16 @@ import sys
 from importlib.metadata import version
 
 from . import BENCHMARKS
-from ._measure import Budget
+from ._measure import Budget, Table
 
 PACKAGES = ("anyio", "trio", "pydantic", "langchain-core", "langgraph", "langgraph-prebuilt")
+
+
+def _measure(name: str, *, is_quick: bool) -> Table:
+    """Run a benchmark, print its table, and return it."""
+    table = BENCHMARKS[name].run("quick" if is_quick else "full")
+    print(f"\n{table}", flush=True)
+    return table
 
 
 def main() -> int:
@@ -17,7 +24,10 @@ def main() -> int:
     parser.add_argument("names", nargs="*", metavar="name", help=f"any of {', '.join(BENCHMARKS)}; all by default")
     parser.add_argument("--quick", action="store_true", help="fewer repetitions and sizes: noisier")
     parser.add_argument(
-        "--check", type=float, metavar="MARGIN", help="exit with 1 if a measured value is more than MARGIN x its budget"
+        "--check",
+        type=float,
+        metavar="MARGIN",
+        help="exit with 1 if a measured value is more than MARGIN x its budget, twice",
     )
     options = parser.parse_args()
     if unknown := set(options.names) - set(BENCHMARKS):
@@ -25,11 +35,18 @@ def main() -> int:
     print(f"Python {platform.python_version()},", ", ".join(f"{name} {version(name)}" for name in PACKAGES))
     missed: list[Budget] = []
     for name in options.names or BENCHMARKS:
-        table = BENCHMARKS[name].run("quick" if options.quick else "full")
-        print(f"\n{table}", flush=True)
-        missed += [
-            budget for budget in table.budgets if options.check and budget.measured > options.check * budget.limit
-        ]
+        table = _measure(name, is_quick=options.quick)
+        if not options.check:
+            continue
+        excesses = {budget.promise for budget in table.budgets if budget.exceeds(options.check)}
+        if excesses:
+            print("\nAbove a budget: a machine may be busy for a moment, so this is measured once more.")
+            second_table = _measure(name, is_quick=options.quick)
+            missed += [
+                budget
+                for budget in second_table.budgets
+                if budget.promise in excesses and budget.exceeds(options.check)
+            ]
     print(*(f"more than {options.check:g} x its budget: {budget}" for budget in missed), sep="\n")
     return 1 if missed else 0
 

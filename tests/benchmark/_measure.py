@@ -150,6 +150,10 @@ class Budget:
     limit: float
     measured: float
 
+    def exceeds(self, margin: float) -> bool:
+        """Return whether the measured value is more than `margin` times the promised one."""
+        return self.measured > margin * self.limit
+
     def __str__(self) -> str:
         verdict = "met" if self.measured <= self.limit else "MISSED"
         return f"- {self.promise}: {self.measured:.3g} of {self.limit:.3g}, {verdict}"
