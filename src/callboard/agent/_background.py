@@ -202,18 +202,22 @@ class BackgroundCalls:
             raise
         if not self._live_runs.has_block:
             try:
-                for open_call in self.of_thread(thread_id):
-                    while not open_call.over.is_set:
-                        change = inbox.change
-                        if inbox.has_unconfirmed_results():
-                            await sleep(_PAUSE)  # the database may be away for a moment
-                            # The calls must not wait for the end of the run, which waits for the calls.
-                            inbox.leave_results_to_end_of_run()
-                        await change.wait()
+                await self._wait_for_calls(thread_id, inbox)
             except BaseException:
                 await self._end(thread_id)
                 raise
             self.raise_fatal_error(thread_id)
+
+    async def _wait_for_calls(self, thread_id: str, inbox: Inbox) -> None:
+        """Wait for the calls of a thread at the end of its run, whose inbox takes their results."""
+        for open_call in self.of_thread(thread_id):
+            while not open_call.over.is_set:
+                change = inbox.change
+                if inbox.has_unconfirmed_results():
+                    await sleep(_PAUSE)  # the database may be away for a moment
+                    # The calls must not wait for the end of the run, which waits for the calls.
+                    inbox.leave_results_to_end_of_run()
+                await change.wait()
 
     async def _end(self, thread_id: str) -> None:
         """Cancel the calls of a thread, and wait for their ends."""
