@@ -32,7 +32,7 @@ class AwaySaver(InMemorySaver):
         self.put_writes(*args, **kwargs)
 
 
-def decide() -> str:
+async def decide() -> str:
     """Decide."""
     return str(interrupt("?"))
 
