@@ -89,7 +89,7 @@ def _branches(children: st.SearchStrategy[Leaf] | st.SearchStrategy[Leaf | Branc
 
 _leaves = st.builds(
     Leaf,
-    restart=st.sampled_from(("permanent", "permanent", "temporary")),
+    restart=st.sampled_from(("permanent", "transient", "temporary")),
     later=st.just(()) | st.lists(st.sampled_from(("starts", "fails", "fails", "never")), max_size=4),
 )
 _inner = _branches(_leaves)

@@ -17,10 +17,10 @@ def restarts(*kinds: Any, strategy: Any = "one_for_one", intensity: int = 3, **o
 
 @pytest.mark.parametrize(
     ("kind", "never_starts", "is_restarted"),
-    [("permanent", False, True), ("temporary", False, False), ("permanent", True, False)],
+    [("permanent", False, True), ("transient", False, True), ("temporary", False, False), ("permanent", True, False)],
 )
 def test_who_is_restarted_depends_on_its_kind_and_its_end(kind: Any, never_starts: bool, is_restarted: bool) -> None:
-    """A permanent child restarts always, a temporary one never.
+    """A permanent and a transient child restart after a crash, a temporary one never.
 
     An impossible start is final.
     """

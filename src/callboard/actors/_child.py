@@ -105,7 +105,7 @@ def child(
         actor: an actor class, or an instance that describes the actor.
         args: arguments for the class.
         name: name of the actor; its class name by default.
-        restart: "permanent" restarts it always, "temporary" never.
+        restart: "permanent" restarts it always, "transient" unless it ended in order, "temporary" never.
         mailbox: maximum number of waiting calls, also during a restart.
         when_full: policy for a further call: "wait", or "reject" it.
         poison: number of crashes in a row by a call with the same arguments, after which it is refused.

@@ -10,10 +10,10 @@ from typing import Any, Literal, get_args
 
 from callboard._records._policies import check_factor, check_seconds
 
-Restart = Literal["permanent", "temporary"]
-"""Restart type of a child: restarted always, or never.
+Restart = Literal["permanent", "transient", "temporary"]
+"""Restart type of a child, as in OTP: restarted always, unless it ended in order, or never.
 
-OTP's third type, `transient`, would mean `permanent` here: no child ends in order by itself.
+No child ends in order by itself, so a transient child is restarted as a permanent one.
 """
 Strategy = Literal["one_for_one", "one_for_all", "rest_for_one"]
 """Other children that are restarted together with a child that ended: none, all, or all started after it."""
