@@ -1,5 +1,7 @@
 """A call goes on in the background: the agent works on, and its model reads the result in a message of its own."""
 
+import asyncio
+import gc
 import threading
 import time
 import warnings
@@ -10,6 +12,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
+import trio
 from anyio import wait_all_tasks_blocked
 from langchain_core.callbacks import AsyncCallbackHandler
 from langchain_core.messages import BaseMessage, HumanMessage, ToolMessage
@@ -105,6 +108,14 @@ async def until_asked(model: ScriptedModel, requests: int) -> None:
         await anyio.sleep(0.005)
 
 
+def ended_tasks() -> dict[int, str]:
+    """Return the names of the ended tasks that are in memory, by their numbers."""
+    gc.collect()
+    tasks = [thing for thing in gc.get_objects() if isinstance(thing, (asyncio.Task, trio.lowlevel.Task))]
+    coroutines: list[Any] = [task.coro if isinstance(task, trio.lowlevel.Task) else task.get_coro() for task in tasks]
+    return {id(coroutine): coroutine.__qualname__ for coroutine in coroutines if coroutine.cr_frame is None}
+
+
 async def run_in_background(agent: Any, model: ScriptedModel, build: Build) -> list[BaseMessage]:
     """Run the agent, let its call end when the model has been asked again, and return the conversation."""
     run = await agent.start(QUESTION, AT)
@@ -156,6 +167,22 @@ async def test_without_a_block_the_run_waits_for_the_call() -> None:
         group.start_soon(let_go)
         state = await agent.ainvoke(QUESTION, AT)
     assert results_in(state["messages"]) == ["built"]
+
+
+@AGENTS
+async def test_a_call_in_the_background_keeps_no_ended_task_in_memory(make: Any) -> None:
+    """The task of its step has a copy of the step's data, and a call may go on for hours."""
+    build = Build()
+    model = ScriptedModel([calls("build"), "it is being built", "it is built"])
+    earlier_tasks = ended_tasks()
+    async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
+        run = await agent.start(QUESTION, AT)
+        await until_asked(model, 2)
+        await wait_all_tasks_blocked()
+        names = [name for number, name in ended_tasks().items() if number not in earlier_tasks]
+        build.open.set()
+        await run.result()
+    assert names == []
 
 
 @AGENTS

@@ -173,19 +173,17 @@ class AsyncioWakeup:
 class AsyncioSpawned:
     """Native asyncio task that does not belong to a nursery."""
 
-    __slots__ = ("_end_event", "_scope", "_task")
+    __slots__ = ("_scope", "_task")
 
     def __init__(self, child: ChildFn, grace: float) -> None:
         self._scope = AsyncioScope(math.inf, grace)
-        self._end_event = AsyncioWakeup()
-        context = without_mark(copy_context())  # the task may outlive the call that starts it: not a task left behind
+        # The task may outlive the call that starts it. So it is no task left behind, and it must not keep that call in
+        # memory, such as by the scope of the call's task.
+        context = without_mark(copy_context())
+        context.run(innermost.set, None)
         task = self._task = asyncio.get_running_loop().create_task(child(self._scope), context=context)
         _spawned.add(task)  # the loop itself holds tasks by weak references only
-        task.add_done_callback(self._end)
-
-    def _end(self, task: "asyncio.Task[None]") -> None:
-        _spawned.discard(task)
-        self._end_event.set()
+        task.add_done_callback(_spawned.discard, context=context)
 
     def cancel(self) -> None:
         if self._scope.begun:
@@ -194,7 +192,9 @@ class AsyncioSpawned:
             self._task.cancel()
 
     def wait(self) -> "asyncio.Future[None]":
-        return self._end_event.wait()
+        end_event = AsyncioWakeup()
+        self._task.add_done_callback(lambda _: end_event.set())
+        return end_event.wait()
 
 
 class AsyncioLoop:
