@@ -1,6 +1,7 @@
 """Mistakes of the first hour: each error names the value that is wrong, and the remedy."""
 
 import asyncio
+import re
 import traceback
 import warnings
 from collections.abc import Callable
@@ -17,14 +18,18 @@ from callboard import (
     Limit,
     Rate,
     ToolNode,
+    ValidationNode,
     create_agent,
     handler,
     idempotency_key,
+    observe,
     progress,
     running,
     watch,
 )
-from callboard.middleware import CircuitBreaker, RequireApproval, Retry
+from callboard.guards import Detector
+from callboard.middleware import CircuitBreaker, RequireApproval, Retry, TokenLimit
+from callboard.telemetry import RecordingWriter, Tracing
 from callboard.testing import ScriptedModel
 
 pytestmark = pytest.mark.real_clock
@@ -206,6 +211,40 @@ def test_the_error_of_a_mistake_names_its_value_and_the_remedy(mistake: str) -> 
 
     assert value in text
     assert remedy in text
+
+
+async def never(*_: Any) -> Any:
+    """Return nothing: what expects a plain function gets a coroutine, which counts as true and never runs."""
+
+
+class Never:
+    """Object whose call is async."""
+
+    async def __call__(self, *_: Any) -> Any: ...
+
+
+PLAIN_FUNCTIONS: dict[str, Callable[[Any], object]] = {
+    "observe(observer=...)": lambda function: enter(observe(function)),
+    "observe(runs=...)": lambda function: enter(observe(print, runs=function)),
+    "observe(actors=...)": lambda function: enter(observe(print, actors=function)),
+    "redact": lambda function: Tracing(redact=function),
+    "RecordingWriter(clock=...)": lambda function: RecordingWriter("never.jsonl", clock=function),
+    "TokenLimit(key=...)": lambda function: TokenLimit(100, key=function),
+    "Detector(find=...)": lambda function: Detector("code", function),
+    "Detector(check=...)": lambda function: Detector("code", "[0-9]+", check=function),
+    "ValidationNode(format_error=...)": lambda function: ValidationNode([search], format_error=function),
+    "handle_tool_errors": lambda function: ToolNode([search], handle_tool_errors=function),
+}
+"""Makers of objects, by the option that takes a plain function."""
+
+
+@pytest.mark.every_variant
+@pytest.mark.parametrize("function", [never, Never()])
+@pytest.mark.parametrize("option", PLAIN_FUNCTIONS)
+def test_an_async_function_in_place_of_a_plain_one_is_refused(option: str, function: object) -> None:
+    """Nobody awaits it: an observer would see nothing, and each request would have a limit of its own."""
+    with pytest.raises(TypeError, match=re.escape(option) + ".* a plain function"):
+        PLAIN_FUNCTIONS[option](function)
 
 
 @pytest.mark.parametrize(

@@ -145,5 +145,8 @@ async def test_a_provider_that_fails_changes_nothing_and_leaves_nothing(
 def test_an_observer_that_cannot_be_called_is_refused_at_once(observers: dict[str, Any]) -> None:
     """Without the check, the object would fail at the first event, visible only in a log line."""
     wrong = list(observers)[-1]
-    with pytest.raises(TypeError, match=rf"observe\({wrong}=\.\.\.\) is called with each event"), observe(**observers):
+    with (
+        pytest.raises(TypeError, match=rf"observe\({wrong}=\.\.\.\) takes a plain function of an event"),
+        observe(**observers),
+    ):
         raise AssertionError

@@ -19,6 +19,7 @@ from callboard._records._events import (
     RunInfo,
     RunObserver,
 )
+from callboard._util._callers import check_plain_function
 
 E = TypeVar("E", CallEvent, RunEvent, AskEvent | ActorEvent)
 
@@ -75,11 +76,12 @@ def observe(
             block itself and in the tasks that it starts.
 
     Raises:
-        TypeError: if an observer is not callable.
+        TypeError: if an observer is no plain function.
     """
-    for name, function in (("observer", observer), ("runs", runs), ("actors", actors)):
-        if function is not None and not callable(function):
-            raise TypeError(f"observe({name}=...) is called with each event; {function!r} cannot be called")
+    check_plain_function("observe(observer=...)", observer, "an event")
+    for name, function in (("runs", runs), ("actors", actors)):
+        if function is not None:
+            check_plain_function(f"observe({name}=...)", function, "an event")
     with observe_within(careful_observers(observer, runs, actors), everywhere=everywhere):
         yield
 

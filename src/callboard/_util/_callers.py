@@ -29,6 +29,12 @@ def is_plain_function(value: object) -> bool:
     return callable(value) and not is_async(value)
 
 
+def check_plain_function(option: str, function: object, argument: str) -> None:
+    """Raise `TypeError` for an option that is no plain function; `argument` describes what it is called with."""
+    if not is_plain_function(function):
+        raise TypeError(f"{option} takes a plain function of {argument}, got {function!r}")
+
+
 def is_async(fn: object) -> bool:
     """Return whether a function or a callable object is async."""
     call_method = getattr(type(fn), "__call__", None)  # noqa: B004 (`callable` does not say whether it is async)

@@ -16,7 +16,7 @@ from callboard._langchain._outputs import CallNext, Output
 from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy, check_count, check_factor, check_seconds, check_type
-from callboard._util._callers import is_plain_function, warn_user
+from callboard._util._callers import check_plain_function, is_plain_function, warn_user
 from callboard._util._suggestions import suggests_options
 from callboard._web._retry_after import retry_after
 from callboard.exceptions import (
@@ -221,10 +221,8 @@ class Failures:
         if not has_types and (isinstance(self.on, (type, tuple)) or not is_plain_function(self.on)):
             expected = "an exception type, a tuple of them or a plain function of an error"
             raise TypeError(f"{self.whose}(on=...) takes {expected}, got {self.on!r}")
-        if self.on_message is not None and not is_plain_function(self.on_message):
-            raise TypeError(
-                f"{self.whose}(on_message=...) takes a plain function of a ToolMessage, got {self.on_message!r}"
-            )
+        if self.on_message is not None:
+            check_plain_function(f"{self.whose}(on_message=...)", self.on_message, "a ToolMessage")
 
     def has(self, error: Exception) -> bool:
         """Return whether an error is a failure according to the option `on`."""

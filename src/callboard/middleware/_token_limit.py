@@ -12,6 +12,7 @@ from langchain_core.runnables.config import ensure_config
 from callboard._langgraph._vocabulary import call_context
 from callboard._loops._current import common_time
 from callboard._records._policies import CallContext, check_count, check_seconds
+from callboard._util._callers import check_plain_function
 from callboard._util._suggestions import suggests_options
 
 T = TypeVar("T")
@@ -50,8 +51,8 @@ class TokenLimit:
         check_count("TokenLimit(tokens=...)", tokens, least=1)
         check_count("TokenLimit(reserve=...)", reserve, least=0)
         check_seconds("TokenLimit(per=...)", per, zero=False)
-        if key is not None and not callable(key):
-            raise TypeError(f"TokenLimit(key=...) takes a function of a CallContext, got {key!r}")
+        if key is not None:
+            check_plain_function("TokenLimit(key=...)", key, "a CallContext")
         self._tokens = tokens
         self._per = per
         self._reserve = reserve

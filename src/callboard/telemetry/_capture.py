@@ -16,6 +16,7 @@ from pydantic_core import to_jsonable_python
 
 from callboard._langchain._large_values import remaining_size
 from callboard._records._policies import check_count
+from callboard._util._callers import check_plain_function
 from callboard.telemetry._names import CAPTURE_VARIABLE, CAPTURING
 
 Redactor = Callable[[Any], Any]
@@ -32,6 +33,8 @@ class Capture:
 
     def __init__(self, is_on: bool | None = None, redact: Redactor | bool = True, max_length: int = MAX_LENGTH) -> None:
         check_count("max_length", max_length, least=1)
+        if not isinstance(redact, bool):
+            check_plain_function("redact", redact, "a value")
         if is_on is None:
             is_on = os.environ.get(CAPTURE_VARIABLE, "").strip().lower() in CAPTURING
         self.is_on = is_on
@@ -152,7 +155,7 @@ def _as_text(value: Any) -> str:
 
 
 def _redactor(redact: Redactor | bool) -> Redactor:
-    if callable(redact):
+    if not isinstance(redact, bool):
         return redact
     if not redact:
         return lambda value: value

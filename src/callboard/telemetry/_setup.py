@@ -57,9 +57,10 @@ def setup(
         capture: put arguments, results and messages on spans; as for `Tracing`.
         redact: removal of secrets from captured values; as for `Tracing`.
 
-    Raises `ImportError` if a package of an extra is missing, and `ValueError` for an unknown format of `logs`.
+    Raises `ImportError` if a package of an extra is missing, `ValueError` for an unknown format of `logs`, and
+    `TypeError` for a `redact` that is no plain function.
     """
-    Capture(capture, redact)  # raises its ImportError before anything has started
+    Capture(capture, redact)  # raises its errors before anything has started
     with ExitStack() as ends:  # undoes a set-up that fails half-way: its caller gets no handle
         if logs is not None:
             _add_handler(ends, logs, log_level)

@@ -492,7 +492,8 @@ class Tracing(ObserverSet):
             `callboard.guards.Redact()`, `False` for no removal.
         max_length: limit of one captured value in characters, at least 1; a longer value is cut.
 
-    Raises `ImportError` if a package that `Redact()` needs is not installed.
+    Raises `ImportError` if a package that `Redact()` needs is not installed, and `TypeError` for a `redact` that is no
+    plain function.
     """
 
     def __init__(

@@ -8,6 +8,7 @@ from typing import Any, Literal, Union, cast, get_args, get_origin, get_type_hin
 
 from callboard._langchain._errors import is_control_flow, text_about_lost_result
 from callboard._langgraph._vocabulary import TOOL_CALL_ERROR_TEMPLATE, ToolInvocationError
+from callboard._util._callers import is_async
 from callboard.exceptions import CallCancelledError, CallError
 
 ErrorHandling = bool | str | Callable[..., str] | type[Exception] | tuple[type[Exception], ...] | None
@@ -106,7 +107,7 @@ def _exception_types(handling: Any) -> tuple[type[Exception], ...]:
     kinds = handling if isinstance(handling, tuple) else (handling,)
     if all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds):
         return kinds
-    if inspect.iscoroutinefunction(handling):
+    if is_async(handling):
         raise TypeError(f"handle_tool_errors takes a plain function from an error to a text, got {handling!r}")
     if callable(handling) and not isinstance(handling, type):
         return _types_in_annotation(cast("Callable[..., str]", handling))

@@ -13,6 +13,7 @@ from pydantic.v1 import BaseModel as BaseModelV1
 from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._langchain._errors import error_message
+from callboard._util._callers import check_plain_function
 from callboard.tools._bounds import MAX_NAME, offence
 
 FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
@@ -32,6 +33,7 @@ class ValidationNode(Runnable[Any, Any]):
 
     Raises:
         ValueError: for a schema of another type.
+        TypeError: if `format_error` is no plain function.
     """
 
     def __init__(
@@ -44,6 +46,8 @@ class ValidationNode(Runnable[Any, Any]):
     ) -> None:
         self.name = name
         self.tags = tags
+        if format_error is not None:
+            check_plain_function("ValidationNode(format_error=...)", format_error, "the error, the call and the schema")
         self._format_error = format_error or _default_format
         self.schemas_by_name: dict[str, type[Any]] = dict(map(_schema_by_name, schemas))
 

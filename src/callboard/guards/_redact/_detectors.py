@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 from urllib.parse import quote, quote_plus
 
+from callboard._util._callers import check_plain_function, is_async
+
 Span = tuple[int, int]
 Finder = Callable[[str], Iterable[Span]]
 """Function from a text to the (start, end) of each secret that it finds."""
@@ -29,7 +31,7 @@ class Detector:
 
     Raises:
         ValueError: if the name has another form, or an expression is not valid.
-        TypeError: if `find` is neither an expression nor a function.
+        TypeError: if `find` is neither an expression nor a plain function, or `check` is no plain function.
     """
 
     name: str
@@ -40,8 +42,12 @@ class Detector:
     def __post_init__(self) -> None:
         if not isinstance(cast("object", self.name), str) or re.fullmatch(KIND, self.name) is None:
             raise ValueError(f"Detector(name=...) is a word such as 'employee_id', got {self.name!r}")
+        if is_async(self.find):
+            raise TypeError(f"Detector(find=...) takes a regular expression or a plain function, got {self.find!r}")
         if not isinstance(self.find, re.Pattern) and not callable(self.find):
             object.__setattr__(self, "find", _compile("find", self.find))
+        if self.check is not None:
+            check_plain_function("Detector(check=...)", self.check, "a text")
         if self.keys is not None and not isinstance(self.keys, re.Pattern):
             object.__setattr__(self, "keys", _compile("keys", self.keys))
 

@@ -27,6 +27,7 @@ import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observe_within
 from callboard._langchain._large_values import is_long, remaining_size
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
+from callboard._util._callers import check_plain_function
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._recording._timeline import FORMAT
 from callboard.telemetry._tracing import about_model, about_reply
@@ -180,7 +181,8 @@ class RecordingWriter:
         clock: function that returns seconds, with any origin; a virtual clock for tests.
         everywhere: as for `observe`.
 
-    Raises `OSError` on entering, if the file cannot be opened.
+    Raises `OSError` on entering, if the file cannot be opened, and `TypeError` for a `redact` or a `clock` that is no
+    plain function.
     """
 
     def __init__(
@@ -193,6 +195,7 @@ class RecordingWriter:
         clock: Callable[[], float] = perf_counter,
         everywhere: bool = False,
     ) -> None:
+        check_plain_function("RecordingWriter(clock=...)", clock, "no argument")
         self.path = Path(path)
         self.events = 0
         """Number of events received."""
