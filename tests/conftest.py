@@ -304,8 +304,8 @@ def _fresh_clock(request: pytest.FixtureRequest) -> None:
 @pytest.fixture
 def no_collector(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Disable the garbage collector and the watchdog, which refers to frames, so that a test can see the garbage."""
-    monkeypatch.setattr(_watchdog.LoopMonitor, "begin", lambda monitor: None)
-    monkeypatch.setattr(_watchdog.LoopMonitor, "end", lambda monitor: None)
+    monkeypatch.setattr(_watchdog.LoopMonitor, "enter_batch", lambda monitor: None)
+    monkeypatch.setattr(_watchdog.LoopMonitor, "leave_batch", lambda monitor: None)
     gc.collect()
     gc.freeze()  # exclude older objects from all further collections
     gc.disable()

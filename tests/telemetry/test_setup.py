@@ -17,7 +17,7 @@ from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportM
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 from opentelemetry.sdk.trace import TracerProvider
 
-from callboard._calls._observers import _everywhere
+from callboard._calls._observers import _process_observers
 from callboard.extend import install_command
 from callboard.telemetry import _setup, setup
 from callboard.telemetry._default_observers import default_observers
@@ -216,7 +216,7 @@ def test_a_setup_that_fails_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatc
     logger = logging.getLogger("callboard")
 
     def what_is_set_up() -> object:
-        return [*logger.handlers], logger.level, logger.propagate, [*_everywhere]
+        return [*logger.handlers], logger.level, logger.propagate, [*_process_observers]
 
     before = what_is_set_up()
     with pytest.raises(ImportError, match="pip install 'opentelemetry-exporter-otlp-proto-http<2,>="):

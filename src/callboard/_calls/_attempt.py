@@ -94,7 +94,7 @@ class Attempt:
         """Description of the tool for the warning about a blocked event loop."""
         return LoopHolder(self.tool, f"tool {self.title}")
 
-    def end(self) -> None:
+    def end_body(self) -> None:
         """Record that the tool's function has ended."""
         self.number = 0  # from now on `report` ignores a thread or a task that the body has left behind
         reporter.set(self.owner)
@@ -129,7 +129,9 @@ class Attempt:
         with self._threads.limiters.below():
             return await run_in_thread(self.owner.loop, fn, name, self, order=self._threads.order)
 
-    def enter(self, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]) -> Coroutine[Any, Any, None]:
+    def acquire_permits(
+        self, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]
+    ) -> Coroutine[Any, Any, None]:
         """Acquire a permit at every limiter, in order; raise `NoPlaceError` if a queue is full."""
         if self._threads is not None:
             self._thread_limiter = self._threads.limiters.here()
@@ -159,23 +161,23 @@ class Attempt:
     def key_parts(self) -> KeyParts | None:
         """Parts of keys that name some arguments of the call; `None` for a call without a unique name."""
         scope = self.owner.key_scope
-        if scope is None or scope.thread is None:
+        if scope is None or scope.thread_id is None:
             return None if scope is None else KeyParts(None, {})
-        return key_parts_of(self.tool, self.owner.arguments_of(self.call), scope.thread)
+        return key_parts_of(self.tool, self.owner.arguments_of(self.call), scope.thread_id)
 
     @property
     def fencing_token(self) -> int | None:
         """Fencing token of the attempt's first permit at a shared limit; `None` without such a permit."""
         return None if self.permits is None else self.permits.fencing_token
 
-    def leave(self) -> None:
+    def release_permits(self) -> None:
         """Release the attempt's permits, unless its abandoned worker thread holds them until the end of the thread."""
         if self.permits is not None and not self._is_handed_over:
             self.permits.release()
 
     def thread_abandoned(self) -> None:
         """Let the abandoned thread hold the permits; reject all queued calls if no worker thread is usable any more."""
-        self._is_handed_over = True  # before `leave`, which the call reaches right after this
+        self._is_handed_over = True  # before `release_permits`, which the call reaches right after this
         self.owner.note("abandoned", {})
         threads, limiter = self._threads, self._thread_limiter
         if threads is not None and limiter is not None:

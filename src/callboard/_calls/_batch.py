@@ -17,7 +17,7 @@ from callboard._calls._call import SupervisedCall
 from callboard._calls._draining import operations
 from callboard._calls._progress import reporter
 from callboard._loops._current import current_loop
-from callboard._loops._left_tasks import Block, current_block, find_left_tasks
+from callboard._loops._left_tasks import BatchMark, current_batch_mark, find_left_tasks
 from callboard._loops._protocol import ChildFn, ChildScope, Nursery
 from callboard._loops._watchdog import mark
 from callboard._records._policies import OnError
@@ -42,13 +42,13 @@ class Batch(Generic[T]):
     _has_ended: bool = field(default=False, init=False)
     _nursery: Nursery | None = field(default=None, init=False)
     _failed: list[SupervisedCall[T]] = field(default_factory=list["SupervisedCall[T]"], init=False)
-    _next: deque[SupervisedCall[T]] = field(init=False)
+    _unstarted_calls: deque[SupervisedCall[T]] = field(init=False)
     """Calls that have not begun."""
-    _stopped_with: Callable[[], Exception] | None = field(default=None, init=False)
+    _make_stop_error: Callable[[], Exception] | None = field(default=None, init=False)
     """Function that makes the error of a batch that was stopped; `None` for any other batch."""
 
     def __post_init__(self) -> None:
-        self._next = deque(self.calls)
+        self._unstarted_calls = deque(self.calls)
 
     @property
     def closed(self) -> bool:
@@ -64,9 +64,9 @@ class Batch(Generic[T]):
         # since then reaches their tasks.
         if not count or self.calls[0].time_limits.until == -math.inf:
             await checkpoint_if_cancelled()
-        block = Block() if loop.name == "asyncio" else None  # on trio every task has a nursery
+        batch_mark = BatchMark() if loop.name == "asyncio" else None  # on trio every task has a nursery
         self._monitor = loop.monitor
-        self._monitor.begin()
+        self._monitor.enter_batch()
         # A drain reads these sets to find the calls whose outcome is unknown when it ends them.
         enclosing = operations.get()
         self.live.add(self)
@@ -75,14 +75,16 @@ class Batch(Generic[T]):
         try:
             async with loop.nursery() as nursery:
                 self._nursery = nursery
-                before = current_block.get()
-                if block is not None:
-                    current_block.set(block)  # for the tasks of the calls, which copy the context
+                outer_mark = current_batch_mark.get()
+                if batch_mark is not None:
+                    current_batch_mark.set(batch_mark)  # for the tasks of the calls, which copy the context
                 try:
                     await self._start_calls(nursery)
                 finally:
-                    current_block.set(before)  # not by a token, which would refer to the mark
-            for call in () if nursery.cancel_called else self._next:  # other code cancelled its task before it began
+                    current_batch_mark.set(outer_mark)  # not by a token, which would refer to the mark
+            for call in (
+                () if nursery.cancel_called else self._unstarted_calls
+            ):  # other code cancelled its task before it began
                 call.error, call.ended = CallCancelledError(call.name, call.id), True
                 self._failed.append(call)
         except loop.cancelled_class:
@@ -93,18 +95,21 @@ class Batch(Generic[T]):
             self.live.discard(self)
             for operation in enclosing:
                 operation.batches.discard(self)
-            self._monitor.end()
-            for call in self._next:
-                call.leave()
+            self._monitor.leave_batch()
+            for call in self._unstarted_calls:
+                call.record_task_end()
             self.calls = ()  # the calls refer to their batch: a reference cycle
-            self._next.clear()
-            ended, block = None if block is None else ref(block), None  # from now on, only contexts refer to it
+            self._unstarted_calls.clear()
+            mark_ref, batch_mark = (
+                None if batch_mark is None else ref(batch_mark),
+                None,
+            )  # from now on, only contexts refer to it
         if self._failed:
             self._raise_failures(count)
-        if self._stopped_with is not None:
-            raise self._stopped_with()
-        if ended is not None and (block_left_behind := ended()) is not None:
-            for task, context in find_left_tasks(block_left_behind):
+        if self._make_stop_error is not None:
+            raise self._make_stop_error()
+        if mark_ref is not None and (mark_in_use := mark_ref()) is not None:
+            for task, context in find_left_tasks(mark_in_use):
                 _warn_about_left_task(task, context)
 
     async def _start_calls(self, nursery: Nursery) -> None:
@@ -112,14 +117,14 @@ class Batch(Generic[T]):
         for number, call in enumerate(self.calls, 1):
             if nursery.cancel_called:
                 return
-            nursery.start(self._run_next, call.time_limits.grace)
+            nursery.start(self._run_next_call, grace=call.time_limits.grace)
             if number % PORTION == 0:
                 await checkpoint()  # may be cancelled: the nursery ends the calls that were started
 
     def stop(self, error: Callable[[], Exception]) -> None:
         """Cancel all calls, each with its grace, and let `run()` raise `error()`; do nothing if the batch has ended."""
         if self._nursery is not None and not self._has_ended:
-            self._stopped_with = error
+            self._make_stop_error = error
             self._nursery.cancel()
 
     def start_beside(self, child: ChildFn, grace: float) -> None:
@@ -127,21 +132,21 @@ class Batch(Generic[T]):
         if self._nursery is not None and not self.closed:
             self._nursery.start(child, grace)
 
-    async def _run_next(self, scope: ChildScope) -> None:
+    async def _run_next_call(self, scope: ChildScope) -> None:
         failed: SupervisedCall[T] | None = None
         with scope:
             # trio begins children in any order. Each child takes the next call when it begins, so calls start in order.
-            call = self._next.popleft()
-            call.begin(self, scope)
+            call = self._unstarted_calls.popleft()
+            call.begin_task(self, scope)
             try:
-                call.end(await call.run())
+                call.end_with_result(await call.run())
             except BaseException as error:
-                if not call.end_with(error):
+                if not call.end_with_error(error):
                     raise  # a requested cancellation: `scope`, or the nursery, swallows it
                 if call.error is not None and not self.is_signal(call.error):
                     failed = call
             finally:
-                call.leave()
+                call.record_task_end()
             if self._monitor.unreported:
                 self._monitor.warn()
         # After the scope was left: this cancels every child, and a child must not cancel itself while it ends.
@@ -176,7 +181,7 @@ class Batch(Generic[T]):
             errors.clear()
 
 
-mark(Batch._run_next, SupervisedCall)
+mark(Batch._run_next_call, SupervisedCall)
 
 # Tasks that a tool has created and that outlive its batch; only on asyncio
 

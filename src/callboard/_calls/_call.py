@@ -235,7 +235,7 @@ class SupervisedCall(Generic[T]):
         """Run the call in its own task, and return its result; each subclass overrides this."""
         raise NotImplementedError
 
-    def begin(self, batch: Host, scope: ChildScope) -> None:
+    def begin_task(self, batch: Host, scope: ChildScope) -> None:
         """Prepare the call in its own task: attach it to the batch, and tell observers that it begins."""
         self._batch, self._scope = batch, scope
         # Context variables without reset: the task has a context of its own, which ends with the call.
@@ -246,14 +246,14 @@ class SupervisedCall(Generic[T]):
         if self._observers:
             context = self._batch_context
             call, description = context.redact_call(self.call), context.describe(self.name)
-            self._tell("begun", self.name, call=call, description=description, resumes=self.resumed_mark)
+            self._notify_observers("begun", self.name, call=call, description=description, resumes=self.resumed_mark)
 
-    def end(self, result: T) -> None:
+    def end_with_result(self, result: T) -> None:
         """Record the result of the call, and tell observers that the call has ended."""
         self.result = result
         self.ended = True  # before the event "ended": from now on `report` ignores progress
         if self._observers or self.throttle is not None:
-            self._tell_end(error=self.handled_error, result=result)
+            self._notify_end(error=self.handled_error, result=result)
         self.handled_error = None  # its traceback refers to the frames of this call: a reference cycle
 
     def as_error(self, exc: BaseException) -> Exception | None:
@@ -272,29 +272,29 @@ class SupervisedCall(Generic[T]):
             is_repeatable=bool(self.policy.idempotent),
         )
 
-    def end_with(self, error: BaseException) -> bool:
+    def end_with_error(self, error: BaseException) -> bool:
         """Record the error that ended the call; return `False` for a requested cancellation, which must propagate."""
         by_itself = self.as_error(error)
         if by_itself is None and isinstance(error, self.loop.cancelled_class):
             # `ended` stays False: a drain reports a cancelled call that has begun as unknown.
-            self._tell_end(error=error)
+            self._notify_end(error=error)
             return False
         error = by_itself or error
         self.error = error
         self.ended = True
-        self._tell_end(error=error)
+        self._notify_end(error=error)
         return True
 
     # Cancellation of this call alone. The methods of this part run in the thread of the call's event loop, except
     # `describe`.
 
-    def open(self) -> None:
+    def begin_code(self) -> None:
         """Record that the code of the call begins; raise `CallCancelledError` if the call was cancelled before."""
         self._stage = "open"
         if self.cancel_reason is not None:
             raise self.cancelled_error()
 
-    def settle(self, error: BaseException | None = None) -> BaseException | None:
+    def settle_outcome(self, error: BaseException | None = None) -> BaseException | None:
         """Record that the code of the call has ended, with `error` or with a result; return the error of the call.
 
         After a `cancel()`, the error is a `CallCancelledError`, unless the code has ended with a result.
@@ -336,7 +336,7 @@ class SupervisedCall(Generic[T]):
         else:
             self._end_wakeups = (*self._end_wakeups, wakeup)
 
-    def leave(self) -> None:
+    def record_task_end(self) -> None:
         """Record that nothing of the call runs any more, and wake the tasks that wait for it."""
         self._stage, self._scope = "over", None
         for wakeup in self._end_wakeups:
@@ -370,8 +370,8 @@ class SupervisedCall(Generic[T]):
         terms: "CallOptions | None" = None,
     ) -> R:
         """Make one attempt: wait for the call's permits, and run the tool's function within its timeouts."""
-        if self._is_over():
-            await self._raise_over()
+        if self._refuses_attempts():
+            await self._raise_attempt_refusal()
         call, policy, limiters, context = terms or (self.call, self.policy, self._limiters, self._context)
         attempt = Attempt(self, call, threads)
         waited = 0.0
@@ -380,9 +380,11 @@ class SupervisedCall(Generic[T]):
             clock.suspend()  # the time of an attempt, and of its waits, is not the middleware's own
         try:
             if limiters or threads is not None:
-                waited = await self._enter(attempt, limiters, context)
-                if self._is_over():  # the batch may have ended during the wait, and a shield may have hidden it
-                    await self._raise_over()
+                waited = await self._acquire_permits(attempt, limiters, context)
+                if (
+                    self._refuses_attempts()
+                ):  # the batch may have ended during the wait, and a shield may have hidden it
+                    await self._raise_attempt_refusal()
             # Counted only now: `DeadlineExceededError.started` tells whether any body has begun, and a drain takes
             # the outcome of a call with a running attempt for unknown.
             self.attempts += 1
@@ -406,7 +408,7 @@ class SupervisedCall(Generic[T]):
                 raise
             finally:
                 if attempt.number:  # `_run_observed` has not ended it yet
-                    attempt.end()
+                    attempt.end_body()
                 self.running -= 1
         except asyncio.CancelledError as exc:
             # A cancellation that nothing requested is an error of the tool: it must not cancel the other calls.
@@ -415,11 +417,11 @@ class SupervisedCall(Generic[T]):
             raise CallCancelledError(call["name"], self.id) from exc
         finally:
             if attempt.permits is not None:
-                attempt.leave()  # not earlier: the body and its clean-up run while the attempt holds its permits
+                attempt.release_permits()  # not earlier: the body and its clean-up run while it holds its permits
             if clock is not None:
                 clock.resume()
 
-    def _is_over(self) -> bool:
+    def _refuses_attempts(self) -> bool:
         """Return whether the call was cancelled or its batch has ended, so that no further attempt may start."""
         return self._is_closed() or self.loop.is_cancelled() or cleaning_up.get()
 
@@ -427,7 +429,7 @@ class SupervisedCall(Generic[T]):
         """Return whether the batch has ended or was cancelled, or `cancel()` was called for this call."""
         return self.cancel_reason is not None or (self._batch is not None and self._batch.closed)
 
-    async def _raise_over(self) -> None:
+    async def _raise_attempt_refusal(self) -> None:
         """Raise the call's pending cancellation, or `CallCancelledError` if the code is shielded from cancellation."""
         closed = self._is_closed()
         if closed or self.loop.is_cancelled():
@@ -435,18 +437,18 @@ class SupervisedCall(Generic[T]):
         if closed or cleaning_up.get():
             raise CallCancelledError(self.name, self.id)  # behind a shield, the loop raises no cancellation
 
-    async def _enter(
+    async def _acquire_permits(
         self, attempt: Attempt, limiters: Sequence[AnyLimiter], context: Callable[[], CallContext]
     ) -> float:
         """Wait for the attempt's permits at all limits; return the duration of the wait in seconds."""
         since, tool = self.loop.now(), attempt.tool
         self.waiting += 1
         self._queued_attempt = attempt
-        self._tell("queued", tool)
+        self._notify_observers("queued", tool)
         try:
-            await attempt.enter(limiters, context)
+            await attempt.acquire_permits(limiters, context)
         except BaseException as exc:
-            self._tell("gave_up", tool, error=exc, queue_wait=self.loop.now() - since)
+            self._notify_observers("gave_up", tool, error=exc, queue_wait=self.loop.now() - since)
             if isinstance(exc, NoPlaceError):
                 raise CallRejectedError(tool, self.id, str(exc)) from None
             raise
@@ -461,21 +463,21 @@ class SupervisedCall(Generic[T]):
     async def _run_observed(self, attempt: Attempt, running: Coroutine[Any, Any, R], tool: str, waited: float) -> R:
         error: BaseException | None = None
         number = attempt.number
-        self._tell("started", tool, queue_wait=waited)
+        self._notify_observers("started", tool, queue_wait=waited)
         try:
             return await running
         except BaseException as exc:
             error = exc
             raise
         finally:
-            attempt.end()  # first: it flushes the last progress, which observers expect before the end
-            self._tell("attempt_ended", tool, error=error, attempt=number)
+            attempt.end_body()  # first: it flushes the last progress, which observers expect before the end
+            self._notify_observers("attempt_ended", tool, error=error, attempt=number)
             error = None  # its traceback refers to this frame: a reference cycle
 
-    def _tell_end(self, **outcome: Any) -> None:
+    def _notify_end(self, **outcome: Any) -> None:
         if self.throttle is not None:
             self.throttle.close()  # no progress may follow "ended"
-        self._tell("ended", self.name, queue_wait=self._queue_wait, **outcome)
+        self._notify_observers("ended", self.name, queue_wait=self._queue_wait, **outcome)
 
     @property
     def actor_observers(self) -> tuple[ActorObserver, ...]:
@@ -484,7 +486,7 @@ class SupervisedCall(Generic[T]):
 
     def note(self, decision: str, facts: Mapping[str, object]) -> None:
         """Report a decision about the call, such as a retry, to its observers."""
-        self._tell("noted", self.name, note=decision, facts=facts)
+        self._notify_observers("noted", self.name, note=decision, facts=facts)
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
         """Report progress of an attempt, by default of the latest attempt; may be called from any thread."""
@@ -497,10 +499,10 @@ class SupervisedCall(Generic[T]):
                 with _first_report:  # threads of one call may report for the first time at the same moment
                     if self.throttle is None:
                         assert self._batch is not None
-                        self.throttle = Throttle(self.loop, self._batch, _tell_of)
+                        self.throttle = Throttle(self.loop, self._batch, _deliver_progress)
             self.throttle.put((self, progress, attempt or self.attempts))
 
-    def _tell(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **details: Any) -> None:
+    def _notify_observers(self, phase: CallPhase, tool: str, *, attempt: int | None = None, **details: Any) -> None:
         if not self._observers:
             return
         event = CallEvent(
@@ -527,10 +529,10 @@ _LONGEST_PAUSE = 60.0
 """Most seconds for which a service may stop the calls of a limit at once: it may be hostile, or have a wrong clock."""
 
 
-def _tell_of(report: _Report) -> None:
+def _deliver_progress(report: _Report) -> None:
     call, progress, attempt = report
     message, facts = progress.message, progress.facts
-    call._tell("noted", call.name, attempt=attempt, note="progress", facts=facts, message=message)
+    call._notify_observers("noted", call.name, attempt=attempt, note="progress", facts=facts, message=message)
     if call._batch_context.on_progress is not None:
         call._batch_context.on_progress(call.call, progress)
 

@@ -120,8 +120,8 @@ def attach_context(context: Carried, tell: Tell, *, logs: bool = True) -> Genera
                 for name, level in levels.items():
                     logging.getLogger(name).setLevel(level)
                 _applied_levels = dict(levels)
-            _newest.append(tell)
-            stack.callback(_newest.remove, tell)
+            _running_senders.append(tell)
+            stack.callback(_running_senders.remove, tell)
         yield
 
 
@@ -139,12 +139,12 @@ def dispatch_event(event: BodyEvent) -> None:
         NonsenseError: if the data is no valid event.
     """
     try:
-        act = _parse_event(event)
+        deliver_event = _parse_event(event)
     except (TypeError, ValueError, AttributeError, OverflowError) as error:
         raise NonsenseError(f"{event!r:.200} says nothing that a body may say") from error
     token = _delivering.set(True)
     try:
-        act()  # outside of the `try` above: an error of an observer or log handler is no fault of the worker
+        deliver_event()  # outside of the `try` above: an error of an observer or log handler is no fault of the worker
     finally:
         _delivering.reset(token)
 
@@ -200,7 +200,7 @@ class _Reports:
 
 _tell: ContextVar[Tell | None] = ContextVar("callboard_tell", default=None)
 _delivering: ContextVar[bool] = ContextVar("callboard_delivering", default=False)
-_newest: list[Tell] = []
+_running_senders: list[Tell] = []
 """Event senders of the running bodies, newest last; for threads that a body started without its context variables."""
 
 
@@ -210,7 +210,7 @@ class _Forwarding(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
         # A record that is being delivered comes from another worker. Without a caller of its own it must not be sent to
         # the caller of an unrelated body.
-        tell = _tell.get() or (_newest[-1] if _newest and not _delivering.get() else None)
+        tell = _tell.get() or (_running_senders[-1] if _running_senders and not _delivering.get() else None)
         if tell is None:
             if logging.lastResort is not None:
                 logging.lastResort.handle(record)  # no call runs: as in a process without logging handlers

@@ -10,9 +10,9 @@ from callboard._records._policies import ToolCallLike
 from callboard._util._canonical import digest, short_digest
 from callboard._util._suggestions import no_such
 
-_LONGEST = 10_000
+_MAX_VALUE_CHARS = 10_000
 """Maximum characters and values of an argument that can be part of a key. A digest of more would block the loop."""
-_MOST = 100
+_MAX_ARGUMENTS = 100
 """Maximum number of arguments that can be part of a key: a model may write any number of them."""
 
 
@@ -25,7 +25,7 @@ class KeyScope(Protocol):
         ...
 
     @property
-    def thread(self) -> object:
+    def thread_id(self) -> object:
         """Conversation of the call; `None` without one."""
         ...
 
@@ -39,13 +39,13 @@ class KeyParts(NamedTuple):
     """Digests of the arguments by name; `None` for an argument that cannot be part of a key."""
 
 
-def key_parts_of(tool: str, arguments: Mapping[str, object], thread: object) -> KeyParts:
+def key_parts_of(tool: str, arguments: Mapping[str, object], thread_id: object) -> KeyParts:
     """Return the parts of keys that name some arguments of a call."""
-    digests = {name: short_digest(value, _LONGEST) for name, value in islice(arguments.items(), _MOST)}
-    return KeyParts(digest([str(thread), tool]), digests)
+    digests = {name: short_digest(value, _MAX_VALUE_CHARS) for name, value in islice(arguments.items(), _MAX_ARGUMENTS)}
+    return KeyParts(digest([str(thread_id), tool]), digests)
 
 
-def _key_from(parts: KeyParts, names: Collection[str]) -> str:
+def _key_of_arguments(parts: KeyParts, names: Collection[str]) -> str:
     """Return the key that names some arguments of a call; raise an error if it cannot be made."""
     scope, arguments = parts
     if scope is None:
@@ -57,9 +57,9 @@ def _key_from(parts: KeyParts, names: Collection[str]) -> str:
         raise ValueError(f"idempotency_key(of=...): {no_such('argument', unknown, arguments)}")
     if (refused := next((name for name in names if arguments[name] is None), None)) is not None:
         raise ValueError(
-            f"idempotency_key(of=...): the argument {refused!r} cannot be part of a key: it has more than {_LONGEST:,} "
-            "characters or values, a number such as NaN, or a value that JSON cannot express; name an argument that "
-            "is a short text or a number"
+            f"idempotency_key(of=...): the argument {refused!r} cannot be part of a key: it has more than "
+            f"{_MAX_VALUE_CHARS:,} characters or values, a number such as NaN, or a value that JSON cannot express; "
+            "name an argument that is a short text or a number"
         )
     return digest([scope, {name: arguments[name] for name in names}])
 
@@ -112,7 +112,7 @@ def idempotency_key(*, of: Collection[str] | None = None) -> str:
         if not of:
             raise ValueError("idempotency_key(of=...) names no argument; leave it out for a key of this call alone")
         if (parts := current_key_parts()) is not None:
-            return _key_from(parts, of)
+            return _key_of_arguments(parts, of)
     if (key := current_key()) is None:
         raise RuntimeError(
             "idempotency_key() is of a tool call, and none runs here; call it in the body of a tool that a ToolNode or "
@@ -121,13 +121,19 @@ def idempotency_key(*, of: Collection[str] | None = None) -> str:
     return key
 
 
-_owned: ContextVar[tuple[int, object] | None] = ContextVar("callboard_owned", default=None)
-"""Fencing token of the lease that the running actor of a fleet holds, and the attempt in which the token was set."""
+class _LeaseToken(NamedTuple):
+    """Fencing token of the lease that the running actor of a fleet holds, and the attempt in which it was set."""
+
+    token: int
+    attempt: object
+
+
+_lease_token: ContextVar[_LeaseToken | None] = ContextVar("callboard_lease_token", default=None)
 
 
 def set_fencing_token(token: int) -> None:
     """Set the fencing token of the running actor's lease, except for tool calls that the actor starts."""
-    _owned.set((token, reporter.get()))
+    _lease_token.set(_LeaseToken(token, reporter.get()))
 
 
 def fencing_token() -> int | None:
@@ -140,7 +146,7 @@ def fencing_token() -> int | None:
     noticing. So a resource should store the highest token that it has seen, and refuse requests with a lower one.
     This gives exclusive access with `Limit(concurrency=1)`; with more permits, it only recognizes late calls.
     """
-    attempt, owned = reporter.get(), _owned.get()
-    if owned is not None and owned[1] is attempt:
-        return owned[0]
+    attempt, lease_token = reporter.get(), _lease_token.get()
+    if lease_token is not None and lease_token.attempt is attempt:
+        return lease_token.token
     return getattr(attempt, "fencing_token", None)

@@ -41,9 +41,9 @@ class Observers(NamedTuple):
     """Kinds of output ("spans", "metrics", "logs") that only one observer in a process should produce."""
 
 
-_NOBODY = Observers()
-_in_context: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
-_everywhere: list[Observers] = []
+_NO_OBSERVERS = Observers()
+_context_observers: ContextVar[tuple[Observers, ...]] = ContextVar("callboard_observers", default=())
+_process_observers: list[Observers] = []
 current_run: ContextVar[RunInfo | None] = ContextVar("callboard_run", default=None)
 note_of_run: ContextVar[Callable[[str, Mapping[str, object]], None] | None] = ContextVar(
     "callboard_note_of_run", default=None
@@ -106,11 +106,11 @@ def careful_observers(
 @contextmanager
 def observe_in_context(observers: Observers) -> Generator[None]:
     """Register observers for all calls, runs and actors that start inside the `with` block."""
-    token = _in_context.set((*_in_context.get(), observers))
+    token = _context_observers.set((*_context_observers.get(), observers))
     try:
         yield
     finally:
-        _in_context.reset(token)
+        _context_observers.reset(token)
 
 
 @contextmanager
@@ -120,49 +120,51 @@ def observe_within(observers: Observers, *, everywhere: bool) -> Generator[None]
         with observe_in_context(observers):
             yield
         return
-    end = observe_everywhere(observers)
+    stop_observing = observe_everywhere(observers)
     try:
         yield
     finally:
-        end()
+        stop_observing()
 
 
 def observe_everywhere(observers: Observers) -> Callable[[], None]:
     """Register observers for the whole process; return a function that removes them."""
-    _everywhere.append(observers)
+    _process_observers.append(observers)
 
-    def end() -> None:
-        if observers in _everywhere:
-            _everywhere.remove(observers)
+    def stop_observing() -> None:
+        if observers in _process_observers:
+            _process_observers.remove(observers)
 
-    return end
-
-
-def _nobody(_: frozenset[str]) -> Observers:
-    return _NOBODY
+    return stop_observing
 
 
-_default_observers: Callable[[frozenset[str]], Observers] = _nobody
+def _no_observers(_: frozenset[str]) -> Observers:
+    return _NO_OBSERVERS
 
 
-def observe_by_default(find: Callable[[frozenset[str]], Observers] = _nobody) -> Callable[[frozenset[str]], Observers]:
+_default_observers: Callable[[frozenset[str]], Observers] = _no_observers
+
+
+def observe_by_default(
+    find_observers: Callable[[frozenset[str]], Observers] = _no_observers,
+) -> Callable[[frozenset[str]], Observers]:
     """Register a function that provides default observers; return the function that was registered before.
 
-    Telemetry uses it, so that an application that has set up OpenTelemetry needs no call of `observe`. `find` takes the
-    kinds that other observers produce already.
+    Telemetry uses it, so that an application that has set up OpenTelemetry needs no call of `observe`. `find_observers`
+    takes the kinds that other observers produce already.
     """
     global _default_observers
-    before, _default_observers = _default_observers, find
-    return before
+    previous, _default_observers = _default_observers, find_observers
+    return previous
 
 
 def current_observers() -> Observers:
     """Return the observers of all calls, runs and actors that start in the current context."""
-    in_context = _in_context.get()
-    if not in_context and not _everywhere:
-        return _default_observers(_NOBODY.kinds)
-    observers = _NOBODY
-    for registered in reversed((*_everywhere, *in_context)):
+    in_context = _context_observers.get()
+    if not in_context and not _process_observers:
+        return _default_observers(_NO_OBSERVERS.kinds)
+    observers = _NO_OBSERVERS
+    for registered in reversed((*_process_observers, *in_context)):
         if observers.kinds.isdisjoint(registered.kinds):
             observers = join_observers(registered, observers)
     return join_observers(_default_observers(observers.kinds), observers)

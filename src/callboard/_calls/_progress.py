@@ -115,18 +115,18 @@ class Throttle(Generic[T]):
     task, and a newer one replaces it.
     """
 
-    __slots__ = ("_closed", "_due", "_hand_on", "_has_flush_task", "_host", "_loop", "_newest", "_wakeup")
+    __slots__ = ("_closed", "_deliver", "_due_at", "_has_flush_task", "_host", "_loop", "_newest", "_wakeup")
 
-    def __init__(self, loop: EventLoop, host: Host, hand_on: Callable[[T], None]) -> None:
+    def __init__(self, loop: EventLoop, host: Host, deliver: Callable[[T], None]) -> None:
         self._loop = loop
         self._host = host
-        self._hand_on = hand_on
+        self._deliver = deliver
         self._newest: tuple[T, ...] = ()
         """Item that has not been delivered; empty if there is none."""
         # Set under `_lock` from any thread; cleared under it in the loop's thread, before that delivers.
         self._has_flush_task = False
         """True if a task that will deliver the waiting item runs, or is about to be started."""
-        self._due = -math.inf  # loop time of the next delivery
+        self._due_at = -math.inf  # loop time of the next delivery
         self._wakeup: Wakeup | None = None
         self._closed = False
 
@@ -137,7 +137,7 @@ class Throttle(Generic[T]):
         if is_here and self._has_flush_task:
             self._newest = (item,)
             return
-        is_due = is_here and self._loop.now() >= self._due
+        is_due = is_here and self._loop.now() >= self._due_at
         with _lock:
             self._newest = (item,)
             if self._has_flush_task:  # the task takes the newest item when it delivers
@@ -146,17 +146,17 @@ class Throttle(Generic[T]):
         if is_due:
             self.flush()
         elif is_here:
-            self._wait_for_it()
+            self._start_flush_task()
         else:
-            self._loop.post(partial(copy_context().run, self._wait_for_it))
+            self._loop.post(partial(copy_context().run, self._start_flush_task))
 
     def flush(self) -> None:
         """Deliver the waiting item, if any; call this in the event loop's thread."""
         with _lock:
             newest, self._newest = self._newest, ()
         if newest:
-            self._due = self._loop.now() + PAUSE
-            self._hand_on(newest[0])
+            self._due_at = self._loop.now() + PAUSE
+            self._deliver(newest[0])
 
     def close(self) -> None:
         """Deliver the waiting item, and end the task that waits to deliver it; no item may be put afterwards."""
@@ -165,15 +165,15 @@ class Throttle(Generic[T]):
             self._wakeup.set()
         self.flush()
 
-    def _wait_for_it(self) -> None:
+    def _start_flush_task(self) -> None:
         if not self._closed:
             self._host.start_beside(self._flush_when_due, DEFAULT_GRACE)
 
     async def _flush_when_due(self, scope: Scope) -> None:
         with scope:
-            if not self._closed and self._loop.now() < self._due:
+            if not self._closed and self._loop.now() < self._due_at:
                 self._wakeup = self._loop.wakeup()
-                with self._loop.scope(self._due, DEFAULT_GRACE):
+                with self._loop.scope(self._due_at, DEFAULT_GRACE):
                     await self._wakeup.wait()
                 self._wakeup = None
             # Cleared before the delivery: an item that is put in between starts a task of its own. In the other order

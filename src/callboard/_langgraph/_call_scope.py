@@ -146,7 +146,7 @@ class CallOwner(Protocol):
         ...
 
     @property
-    def thread(self) -> object:
+    def thread_id(self) -> object:
         """Conversation of the batch; `None` without one."""
         ...
 
@@ -210,8 +210,8 @@ class CallScratchpad(PregelScratchpad):
         return [self.run, self._namespace]
 
     @property
-    def thread(self) -> object:
-        return self._owner.thread
+    def thread_id(self) -> object:
+        return self._owner.thread_id
 
     # LangGraph declares these three as fields of a frozen dataclass, and only reads them. Here they are computed when
     # they are read, because few calls need them: hence the suppressed checks.
@@ -299,7 +299,7 @@ class TaskScope(NamedTuple):
 
     name: object
     """Name that is unique among all calls of all runs, and the same when the task is started again."""
-    thread: object
+    thread_id: object
     """Conversation of the call; `None` without one."""
 
 
@@ -307,8 +307,8 @@ def scope_in_task(config: RunnableConfig, call_id: str | None) -> TaskScope | No
     """Return the identity of a tool call from the config of its LangGraph task; `None` outside of a graph."""
     conf = config.get(CONF, {})
     namespace = conf.get(CONFIG_KEY_CHECKPOINT_NS)
-    thread = conf.get("thread_id")
-    return TaskScope([thread, namespace, call_id], thread) if namespace else None
+    thread_id = conf.get("thread_id")
+    return TaskScope([thread_id, namespace, call_id], thread_id) if namespace else None
 
 
 def is_answer_for(digest: str, config: RunnableConfig) -> bool:

@@ -28,7 +28,7 @@ from callboard._loops._asyncio_scope import (
 from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import ChildFn
 from callboard._loops._watchdog import LoopMonitor
-from callboard._loops._worker_threads import give_to_worker, run_job
+from callboard._loops._worker_threads import run_in_worker_thread, run_job
 
 T = TypeVar("T")
 
@@ -45,9 +45,9 @@ class AsyncioNursery:
         self._on_exit, self._on_end = self._remove_child, self._end_task
         # A scope can cancel its task only after the child has entered the scope, see `cancel`.
         self._children: dict[asyncio.Task[None], AsyncioScope] = {}
-        self._empty: asyncio.Future[None] | None = None
+        self._children_ended: asyncio.Future[None] | None = None
         self.cancel_called = False
-        self._bug: BaseException | None = None
+        self._child_error: BaseException | None = None
 
     def start(self, child: ChildFn, grace: float) -> None:
         scope = AsyncioScope(math.inf, grace)
@@ -76,12 +76,12 @@ class AsyncioNursery:
             task.add_done_callback(self._end_task)
             return
         self._children.pop(task, None)
-        if not self._children and self._empty is not None and not self._empty.done():
-            self._empty.set_result(None)
+        if not self._children and self._children_ended is not None and not self._children_ended.done():
+            self._children_ended.set_result(None)
 
     def _end_task(self, task: "asyncio.Task[None]") -> None:
         if not task.cancelled() and (exc := task.exception()) is not None:
-            self._bug = exc  # children handle their own errors: only a bug in callboard arrives here
+            self._child_error = exc  # children handle their own errors: only a bug in callboard arrives here
         if (scope := self._children.get(task)) is not None:
             scope.task = task
             self._remove_child(scope, True)
@@ -112,15 +112,15 @@ class AsyncioNursery:
                 return False
             # Each frame between the owner and this wait is entered again when the last child has ended.
             while self._children:
-                self._empty = self._loop.create_future()
-                await self._empty
+                self._children_ended = self._loop.create_future()
+                await self._children_ended
         except asyncio.CancelledError:
             await self._cancel_and_drain()
             raise  # only now: no child may be alive when the owner goes on
         finally:
             del self._on_exit, self._on_end  # bound methods of this object: reference cycles
-        if self._bug is not None:
-            raise self._bug
+        if self._child_error is not None:
+            raise self._child_error
         return False
 
     async def _cancel_and_drain(self) -> None:
@@ -130,12 +130,12 @@ class AsyncioNursery:
         # But if a scope around this task sent it because its grace is over, the children have no grace left either.
         with CancelScope(shield=True):
             while self._children:
-                self._empty = self._loop.create_future()
+                self._children_ended = self._loop.create_future()
                 try:
-                    await self._empty
+                    await self._children_ended
                 except asyncio.CancelledError:
                     for scope in self._children.values() if is_enforced() else ():
-                        scope._send()
+                        scope._send_cancellation()
 
 
 def _post(loop: asyncio.AbstractEventLoop, fn: Callable[[], object]) -> bool:
@@ -245,7 +245,7 @@ class AsyncioLoop:
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
         await checkpoint()  # a cancelled caller starts no function
-        return await run_job(give_to_worker, fn, scope, current_token(), self.wakeup())
+        return await run_job(run_in_worker_thread, fn, scope, current_token(), self.wakeup())
 
     def is_cancelled(self) -> bool:
         scope = innermost.get()
@@ -264,13 +264,13 @@ class AsyncioLoop:
 
     def has_cancelled_itself(self, exc: BaseException) -> bool:
         foreign = foreign_cancellation(exc)
-        return foreign is not None and foreign[1].cancelling() <= foreign[0]._before
+        return foreign is not None and foreign[1].cancelling() <= foreign[0]._cancelling_before
 
     def uncancel_foreign(self, exc: BaseException) -> bool:
         if (foreign := foreign_cancellation(exc)) is None:
             return False
         scope, task = foreign
-        while task.cancelling() > scope._before:
+        while task.cancelling() > scope._cancelling_before:
             task.uncancel()
         return True
 

@@ -44,8 +44,8 @@ class AsyncioScope:
     """
 
     __slots__ = (
-        "_before",  # `task.cancelling()` on entering; a higher count on leaving, without ours, is the caller's
         "_cancellations",  # the invariant above
+        "_cancelling_before",  # `task.cancelling()` on entering; a higher count on leaving, minus ours, is the caller's
         "_deadline",  # loop time; `math.inf` for none
         "_entered",  # True while the block runs: before and after, this scope must not cancel the task
         "_grace",  # seconds between the first cancellation and the repeated ones
@@ -86,7 +86,7 @@ class AsyncioScope:
             self.unless_begun = None
         # A scope of another task (inherited with the context) is no outer scope: it cancels its own task only.
         self._outer = outer if outer is not None and outer.task is task else None
-        self._before = task.cancelling()
+        self._cancelling_before = task.cancelling()
         self.begun = self._entered = True
         self._previous = outer
         innermost.set(self)
@@ -103,7 +103,7 @@ class AsyncioScope:
             self._timer = None  # the timer's context refers to this scope: a reference cycle
         swallowed = False
         if self.cancel_called:
-            root, task = self._root(), self.task
+            root, task = self._outermost_scope(), self.task
             if root._held_back and self in root._held_back:
                 root._held_back.remove(self)
             assert task is not None
@@ -112,7 +112,7 @@ class AsyncioScope:
             # Swallow only our own cancellation. The caller's is still counted by the task, and that of an outer scope
             # must propagate through this block to reach the outer scope.
             if isinstance(error, asyncio.CancelledError):
-                swallowed = task.cancelling() <= self._before and not self._outer_cancelled()
+                swallowed = task.cancelling() <= self._cancelling_before and not self._is_outer_cancelled()
         if self.on_exit is not None:
             self.on_exit(self, error is None or swallowed)
         return swallowed
@@ -122,14 +122,14 @@ class AsyncioScope:
         if self.cancel_called or not self._entered:
             return
         self.cancel_called = True
-        root = self._root()
+        root = self._outermost_scope()
         if root._shields:
             root._held_back = [*(root._held_back or ()), self]
         else:
-            self._send()
+            self._send_cancellation()
         if self._timer is not None:
             self._timer.cancel()
-        self._timer = self._loop.call_later(self._grace, self._enforce)
+        self._timer = self._loop.call_later(self._grace, self._cancel_again)
 
     cancel_alone = cancel
 
@@ -137,7 +137,7 @@ class AsyncioScope:
         """End a cancellation of the block, which goes on; return whether it has raised `error`."""
         if not self.cancel_called:
             return False
-        root, task = self._root(), self.task
+        root, task = self._outermost_scope(), self.task
         assert task is not None
         if root._held_back and self in root._held_back:
             root._held_back.remove(self)
@@ -147,8 +147,8 @@ class AsyncioScope:
         self._set_timer()
         return (
             isinstance(error, asyncio.CancelledError)
-            and task.cancelling() <= self._before
-            and not self._outer_cancelled()
+            and task.cancelling() <= self._cancelling_before
+            and not self._is_outer_cancelled()
         )
 
     def move(self, deadline: float, *, grace: float | None = None) -> None:
@@ -180,7 +180,7 @@ class AsyncioScope:
     @contextmanager
     def shield(self) -> Generator[None]:
         """Delay cancellations of the task while a `with` block runs, and deliver them at the end of the block."""
-        root = self._root()
+        root = self._outermost_scope()
         root._shields += 1
         try:
             yield
@@ -190,13 +190,13 @@ class AsyncioScope:
                 scopes, root._held_back = root._held_back, None
                 for scope in scopes or ():
                     # Not at once: a scope that ends in this turn of the loop needs no cancellation any more.
-                    self._loop.call_soon(scope._send)
+                    self._loop.call_soon(scope._send_cancellation)
 
     def is_cancelled(self) -> bool:
         """Return whether this scope, or an outer scope in the same task, was cancelled."""
-        return self.cancel_called or self._outer_cancelled()
+        return self.cancel_called or self._is_outer_cancelled()
 
-    def _outer_cancelled(self) -> bool:
+    def _is_outer_cancelled(self) -> bool:
         return self._outer is not None and self._outer.is_cancelled()
 
     @property
@@ -204,23 +204,23 @@ class AsyncioScope:
         assert self.task is not None
         return self.task.get_loop()
 
-    def _root(self) -> "AsyncioScope":
-        return self if self._outer is None else self._outer._root()
+    def _outermost_scope(self) -> "AsyncioScope":
+        return self if self._outer is None else self._outer._outermost_scope()
 
-    def _send(self) -> None:
+    def _send_cancellation(self) -> None:
         if not self._entered or not self.cancel_called:
             return  # the block, or its cancellation, ended in the turn of the loop in which the last shield was left
         assert self.task is not None
         self._cancellations += 1
         self.task.cancel()
 
-    def _enforce(self) -> None:
+    def _cancel_again(self) -> None:
         # The grace is over. A task that awaits again after each cancellation is cancelled again, with pauses in which
         # a connection can be closed. Cancelled at each turn of the loop, its `aclose()` could never complete.
-        self._send()
+        self._send_cancellation()
         if self._cancellations == 3:
             _log.warning("%r goes on although it was cancelled and its grace is over", self.task)
-        self._timer = self._loop.call_later(AGAIN, self._enforce)
+        self._timer = self._loop.call_later(AGAIN, self._cancel_again)
 
 
 innermost: ContextVar[AsyncioScope | None] = ContextVar("callboard_asyncio_scope", default=None)

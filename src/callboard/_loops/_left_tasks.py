@@ -16,18 +16,18 @@ _QUICK = 0.001
 """Seconds that a search for left-over tasks may take without delaying the next search."""
 
 
-class Block:
+class BatchMark:
     """Mark of a block; the tasks of the block, and those that they create, have it in their contexts."""
 
     __slots__ = ("__weakref__",)  # after the block, only contexts hold strong references to the mark
 
 
-current_block: ContextVar[Block | None] = ContextVar("callboard_block", default=None)
+current_batch_mark: ContextVar[BatchMark | None] = ContextVar("callboard_block", default=None)
 _look_again = 0.0
 """Earliest time (`time.monotonic()`) of the next search for left-over tasks."""
 
 
-def find_left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]]:
+def find_left_tasks(batch_mark: BatchMark) -> list[tuple["asyncio.Task[object]", Context]]:
     """Return the left-over tasks of a block that has ended, except cancelled tasks and tasks of a task group.
 
     Each comes with its context. A search that takes long delays the next one, which returns nothing.
@@ -41,7 +41,7 @@ def find_left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]
         if not task.cancelling()
         and not _is_owned(task)
         and (context := _context_of(task)) is not None
-        and context.get(current_block) is block
+        and context.get(current_batch_mark) is batch_mark
     ]
     if (took := time.monotonic() - since) > _QUICK:
         _look_again = since + took / _SHARE
@@ -50,7 +50,7 @@ def find_left_tasks(block: Block) -> list[tuple["asyncio.Task[object]", Context]
 
 def without_mark(context: Context) -> Context:
     """Remove the mark of a block from a context, for tasks that may outlive the block; return the context."""
-    context.run(current_block.set, None)
+    context.run(current_batch_mark.set, None)
     return context
 
 

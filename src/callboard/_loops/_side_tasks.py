@@ -15,13 +15,13 @@ from callboard._loops._current import current_loop
 from callboard._loops._deadline import TimeLimits, current_time_limits
 from callboard._loops._left_tasks import without_mark
 from callboard._loops._protocol import EventLoop, Scope, Spawned
-from callboard._loops._worker_threads import Delivery, give_to_worker
+from callboard._loops._worker_threads import Delivery, run_in_worker_thread
 
 T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 
-LOOK = 1.0
+CANCEL_CHECK_INTERVAL = 1.0
 """Seconds between two checks whether the caller was cancelled, because a shielded task is not notified of it."""
 
 
@@ -95,7 +95,7 @@ async def shielded(fn: Callable[[], Awaitable[T]]) -> T:
     cancellation = await _wait_for_end(ended, loop)
     if not ended.is_set():
         await end_task(task)  # not `ended.wait()`: a child that never began does not set the event
-    return _outcome(results, errors, cancellation)
+    return _result_or_raise(results, errors, cancellation)
 
 
 async def run_in_shielded_thread(fn: Callable[[], T]) -> T:
@@ -114,11 +114,11 @@ async def run_in_shielded_thread(fn: Callable[[], T]) -> T:
         return partial(loop.post, ended.set)
 
     # A third of the time of a task that awaits a thread. `anyio.from_thread` does not work inside `fn`.
-    give_to_worker(job)
-    return _outcome(results, errors, await _wait_for_end(ended, loop))
+    run_in_worker_thread(job)
+    return _result_or_raise(results, errors, await _wait_for_end(ended, loop))
 
 
-def _outcome(results: list[T], errors: list[BaseException], cancellation: BaseException | None) -> T:
+def _result_or_raise(results: list[T], errors: list[BaseException], cancellation: BaseException | None) -> T:
     if errors:
         raise errors.pop()
     if not results:
@@ -132,21 +132,21 @@ async def _wait_for_end(ended: Event, loop: EventLoop) -> BaseException | None:
     """Wait until the function has ended or a cancelled caller must go on; return the cancellation or `None`."""
     limits = current_time_limits(loop)
     cancellation: BaseException | None = None
-    until = _until(limits)
+    until = _end_of_wait(limits)
     while not ended.is_set() and loop.now() < until:
         try:
-            with loop.shield(min(until, loop.now() + LOOK)):
+            with loop.shield(min(until, loop.now() + CANCEL_CHECK_INTERVAL)):
                 await ended.wait()
             if ended.is_set():
                 break
         except loop.cancelled_class as error:
             # On asyncio, `task.cancel()` reaches a task behind a shield. It is raised once only: keep it for the end.
             cancellation, until = error, min(until, limits.cleanup_deadline())
-        until = min(until, _until(limits))
+        until = min(until, _end_of_wait(limits))
     return cancellation
 
 
-def _until(limits: TimeLimits) -> float:
+def _end_of_wait(limits: TimeLimits) -> float:
     """Return the loop time at which a cancelled caller stops waiting; `math.inf` if the caller is not cancelled."""
     loop = limits.loop
     if loop.deadline() > loop.now() and not loop.is_cancelled():

@@ -39,25 +39,25 @@ _PREDECESSOR = 1.0
 class Ticket:
     """Position of one function in the order in which functions begin in their worker threads."""
 
-    __slots__ = ("_before", "_lock")
+    __slots__ = ("_lock", "_predecessor")
 
     def __init__(self, before: "Ticket | None") -> None:
-        self._before = before
+        self._predecessor = before
         self._lock = threading.Lock()
-        self._lock.acquire()  # released exactly once, by `pass_on`: a second release would raise
+        self._lock.acquire()  # released exactly once, by `let_next_begin`: a second release would raise
 
     def wait(self) -> None:
         """Wait in the worker thread until the previous function has begun, or will never begin."""
-        before, self._before = self._before, None  # or each ticket would keep all its predecessors alive
+        before, self._predecessor = self._predecessor, None  # or each ticket would keep all its predecessors alive
         if before is not None:
             # Only this ticket waits for that lock. After the timeout the function begins out of order: a late start
             # is better than a call that hangs behind a thread that the system does not run.
             before._lock.acquire(timeout=_PREDECESSOR)
 
-    def pass_on(self) -> None:
+    def let_next_begin(self) -> None:
         """Let the next function begin. Call this once, when the ticket's own function begins or will never begin."""
         # The next thread needs the GIL, which this thread still has: so this function begins first.
-        self._before = None
+        self._predecessor = None
         self._lock.release()
 
 
@@ -96,7 +96,7 @@ class OwnThread:
             threading.Thread(target=self._work, name=self._name, daemon=True).start()
         loop, token = current_loop(), current_token()
         if loop.name == "trio":
-            token = self._token = self._token or _leading_back(token)
+            token = self._token = self._token or _token_for_own_threads(token)
         cancelled: list[BaseException] = []
 
         def job() -> T:
@@ -131,17 +131,17 @@ class OwnThread:
             del job  # or the thread keeps the last result alive while it waits for the next job
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """Thread-local state of the job that runs in an `OwnThread`."""
 
     cancelled: list[BaseException]
     """Cancellation of the job's caller, as the only element; empty if the caller was not cancelled."""
 
 
-_thread_state = _Here()
+_thread_state = _ThreadState()
 
 
-def _leading_back(token: EventLoopToken) -> EventLoopToken:
+def _token_for_own_threads(token: EventLoopToken) -> EventLoopToken:
     """Return a token with which `anyio.from_thread` works in callboard's threads; trio's own token does not."""
     backend, native = token.backend_class, token.native_token
 
@@ -164,17 +164,17 @@ def _leading_back(token: EventLoopToken) -> EventLoopToken:
 
 # Worker threads
 
-_BEAT = 0.1
+_THREAD_PATIENCE = 0.1
 """Seconds that a cancelled caller waits for its thread, which may call `anyio.from_thread.check_cancelled()`."""
 
 
 class _Job(Generic[T]):
     """Function that runs in a worker thread, with the state that the thread and the event loop share."""
 
-    __slots__ = ("_after", "_begun", "_ended", "_fn", "_lock", "_ticket", "name", "since")
+    __slots__ = ("_begun", "_end_callback", "_ended", "_fn", "_lock", "_ticket", "name", "since")
 
-    # `_begun`, `_ended` and `_after` change only under `_lock`. So either the loop learns that the function has ended,
-    # or the thread finds the callback: never neither, and never both.
+    # `_begun`, `_ended` and `_end_callback` change only under `_lock`. So either the loop learns that the function has
+    # ended, or the thread finds the callback: never neither, and never both.
 
     def __init__(self, fn: Callable[[], T], name: str, ticket: Ticket | None) -> None:
         self.name = name
@@ -184,7 +184,7 @@ class _Job(Generic[T]):
         self._fn = fn
         self._lock = threading.Lock()
         self._begun = self._ended = False
-        self._after: Callable[[], None] | None = None
+        self._end_callback: Callable[[], None] | None = None
 
     def run(self) -> T:
         ticket = self._ticket
@@ -196,7 +196,7 @@ class _Job(Generic[T]):
             self._begun = True
         try:
             if ticket is not None:
-                ticket.pass_on()  # no code between this line and the function: it could lose the GIL to the next one
+                ticket.let_next_begin()  # no code between this line and the function: it could lose the GIL
             return self._fn()
         except StopIteration as exc:
             # A coroutine cannot raise StopIteration: the awaiting code would take it for a return.
@@ -204,20 +204,20 @@ class _Job(Generic[T]):
         finally:
             with self._lock:
                 self._ended = True
-                after = self._after
-            if after is not None:
-                after()  # outside of the lock: it may call code of the owner
+                end_callback = self._end_callback
+            if end_callback is not None:
+                end_callback()  # outside of the lock: it may call code of the owner
 
-    def drop(self) -> bool:
+    def prevent_start(self) -> bool:
         """Prevent the function from running; return `False` if it has already begun."""
         with self._lock:
             self._ended = self._ended or not self._begun
             return not self._begun
 
-    def call_after(self, after: Callable[[], None] | None) -> bool:
+    def set_end_callback(self, callback: Callable[[], None] | None) -> bool:
         """Set the callback that the thread calls after the function; return `False` if the function has ended."""
         with self._lock:
-            self._after = after
+            self._end_callback = callback
             return not self._ended
 
 
@@ -240,7 +240,7 @@ async def run_in_thread(
     owner: ThreadOwner,
     thread: OwnThread | None = None,
     *,
-    patience: float = _BEAT,
+    patience: float = _THREAD_PATIENCE,
     order: StartOrder | None = None,
 ) -> T:
     """Run `fn` in a worker thread; after a cancellation, wait `patience` seconds for the thread, then abandon it."""
@@ -255,16 +255,18 @@ async def run_in_thread(
     except loop.cancelled_class:
         # This task is already cancelled; cancelling the scope makes `check_cancelled()` raise in the thread on asyncio.
         scope.cancel()
-        if not job.drop():
+        if not job.prevent_start():
             try:
-                await _wait_for(loop, job, patience)
+                await _wait_for_job(loop, job, patience)
             finally:  # the wait itself may be cancelled, if the caller's grace is shorter than `patience`
-                if job.call_after(None):  # still running
-                    _abandon(job, owner)
+                if job.set_end_callback(None):  # still running
+                    _abandon_thread(job, owner)
         raise
     finally:
-        if ticket is not None and job.drop():  # the function never begins, so its thread cannot pass on the ticket
-            ticket.pass_on()
+        if (
+            ticket is not None and job.prevent_start()
+        ):  # the function never begins, so its thread cannot pass on the ticket
+            ticket.let_next_begin()
     raise AssertionError("a scope that nobody cancels swallowed a cancellation")
 
 
@@ -274,13 +276,13 @@ _abandoned_jobs: dict[_Job[Any], ThreadOwner] = {}
 after_fork_in_child(_abandoned_jobs.clear)
 
 
-def _abandon(job: _Job[T], owner: ThreadOwner) -> None:
-    # Both lines before `call_after`: from then on the thread may call `_come_back`, which needs the entry, and
-    # `thread_ended` must come after `thread_abandoned`.
+def _abandon_thread(job: _Job[T], owner: ThreadOwner) -> None:
+    # Both lines before `set_end_callback`: from then on the thread may call `_record_thread_end`, which needs the
+    # entry, and `thread_ended` must come after `thread_abandoned`.
     owner.thread_abandoned()
     _abandoned_jobs[job] = owner
-    if not job.call_after(partial(_come_back, job)):
-        _come_back(job)
+    if not job.set_end_callback(partial(_record_thread_end, job)):
+        _record_thread_end(job)
         return
     # Last, because `warn` raises where warnings are errors, and the permits have to be released in that case, too.
     warnings.warn(
@@ -291,12 +293,12 @@ def _abandon(job: _Job[T], owner: ThreadOwner) -> None:
     )
 
 
-def _come_back(job: _Job[Any]) -> None:
+def _record_thread_end(job: _Job[Any]) -> None:
     _abandoned_jobs.pop(job).thread_ended()
 
 
 @atexit.register
-def _tell_what_is_lost() -> None:
+def _log_lost_work() -> None:
     """Log one line about the abandoned threads that end with the process."""
     now = time.monotonic()
     lost = [f"{job.name}, which had run for {now - job.since:.1f} s" for job in list(_abandoned_jobs)]
@@ -306,9 +308,9 @@ def _tell_what_is_lost() -> None:
         )
 
 
-async def _wait_for(loop: EventLoop, job: _Job[T], seconds: float) -> None:
+async def _wait_for_job(loop: EventLoop, job: _Job[T], seconds: float) -> None:
     wakeup: Wakeup = loop.wakeup()
-    if job.call_after(wakeup.set):
+    if job.set_end_callback(wakeup.set):
         with loop.shield(loop.now() + seconds):
             await wakeup.wait()
 

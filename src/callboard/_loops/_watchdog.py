@@ -96,7 +96,7 @@ class LoopMonitor:
         self._checks = 0
         self._blockage: Blockage | None = None
 
-    def begin(self) -> None:
+    def enter_batch(self) -> None:
         """Count a batch that begins in the loop, and watch the loop while batches run in it."""
         self._batches += 1
         if self._batches == 1:
@@ -104,7 +104,7 @@ class LoopMonitor:
             if not _watchdog.is_active.is_set():
                 _watchdog.wake()
 
-    def end(self) -> None:
+    def leave_batch(self) -> None:
         """Count a batch that has ended in the loop; stop watching the loop after the last one."""
         self._batches -= 1
         if not self._batches:

@@ -21,7 +21,7 @@ from callboard._loops._protocol import Wakeup
 
 T = TypeVar("T")
 
-_IDLE = 10.0
+_MAX_IDLE_TIME = 10.0
 """Seconds without a job after which a worker thread ends."""
 
 Delivery = Callable[[], object]
@@ -44,29 +44,29 @@ class _Worker:
     def _work(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=_IDLE)
+                job = self._jobs.get(timeout=_MAX_IDLE_TIME)
             except Empty:
                 # A caller removes a worker from the dict before it gives it a job. So if the worker is not in there,
                 # a job is about to arrive, and the thread must not end.
-                if _free.pop(self, None) is not None:
+                if _idle_workers.pop(self, None) is not None:
                     return
                 continue
-            hand_over = job()
+            deliver_result = job()
             # Free before the result is delivered: the caller's next function finds this thread instead of a new one.
-            _free[self] = self
-            hand_over()
-            del job, hand_over  # or an idle thread keeps the last result alive
+            _idle_workers[self] = self
+            deliver_result()
+            del job, deliver_result  # or an idle thread keeps the last result alive
 
 
-_free: dict[_Worker, _Worker] = {}
+_idle_workers: dict[_Worker, _Worker] = {}
 """Idle worker threads; used from many threads without a lock, because each single dict operation is atomic."""
 
-after_fork_in_child(_free.clear)  # a child has the objects, but not the threads
+after_fork_in_child(_idle_workers.clear)  # a child has the objects, but not the threads
 
 
-def give_to_worker(job: Job) -> None:
+def run_in_worker_thread(job: Job) -> None:
     try:
-        worker = _free.popitem()[0]
+        worker = _idle_workers.popitem()[0]
     except KeyError:
         worker = _Worker()
     worker.give(job)

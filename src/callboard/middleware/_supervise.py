@@ -266,14 +266,14 @@ class _AgentCall(SupervisedCall[Item]):
 
     async def _settled_answer(self) -> Item:
         """Answer the call; raise `CallCancelledError` if the call alone was cancelled."""
-        self.open()
+        self.begin_code()
         try:
             output = await self._answer()
         except BaseException as error:
-            if (settled_error := self.settle(error)) is error or settled_error is None:
+            if (settled_error := self.settle_outcome(error)) is error or settled_error is None:
                 raise
             raise settled_error from settled_error.__cause__
-        if (cancelled_error := self.settle()) is not None:
+        if (cancelled_error := self.settle_outcome()) is not None:
             raise cancelled_error
         return output
 

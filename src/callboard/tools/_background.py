@@ -100,7 +100,7 @@ class BackgroundCall(BatchCall):
     def refuse(self, error: Exception) -> None:
         """End a call that does not begin, because its agent is being drained."""
         self._failure = self._refusal = error
-        self.leave()
+        self.record_task_end()
 
     async def wait_until_admitted(self) -> None:
         """Wait until the call is admitted; raise the error of a call that a drain has refused."""

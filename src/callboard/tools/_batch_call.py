@@ -231,7 +231,7 @@ class BatchCall(SupervisedCall[Output]):
         try:
             # The body of `run_judged`, written out: its frame would take 7 % of the memory of a call that waits.
             try:
-                self.open()
+                self.begin_code()
                 if batch.overrides is not None:
                     # An override may call `interrupt()`; its question must belong to this call.
                     var_child_runnable_config.set(self._config)
@@ -243,10 +243,10 @@ class BatchCall(SupervisedCall[Output]):
                     output = await self.within_budget(self._execute if setup.chain is None else self._run_chain)
                 else:
                     output = await (self._execute() if setup.chain is None else self._run_chain())
-                if (error := self.settle()) is not None:
+                if (error := self.settle_outcome()) is not None:
                     raise error
             except BaseException as exc:
-                error = self.settle(exc) or exc
+                error = self.settle_outcome(exc) or exc
                 if batch.overrides is None:
                     message = await message_for(self, error, setup.judge_final_error, self._rework)
                 else:

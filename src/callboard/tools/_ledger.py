@@ -250,7 +250,7 @@ class Ledger:
         return self._run
 
     @property
-    def thread(self) -> object:
+    def thread_id(self) -> object:
         """Conversation of the batch; `None` without one."""
         return self._conf.get("thread_id")
 
