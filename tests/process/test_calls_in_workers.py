@@ -276,8 +276,8 @@ async def test_signals_are_as_a_program_finds_them() -> None:
 def test_children_are_found_where_the_kernel_has_no_list_of_them() -> None:
     """Some kernels are built without the list of children in /proc."""
     with subprocess.Popen(["sleep", "60"]) as child:
-        assert child.pid in _kernel._children_by_search(os.getpid())
-        assert _kernel._children_by_search(os.getpid()) >= _kernel.children()
+        assert child.pid in _kernel._search_child_pids(os.getpid())
+        assert _kernel._search_child_pids(os.getpid()) >= _kernel.child_pids()
         child.kill()
 
 

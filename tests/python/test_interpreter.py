@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from callboard_actors._util._excerpts import Excerpt, clean
+from callboard_actors._util._excerpts import Excerpt, clean_text
 from callboard_actors.python._interpreter import Interpreter
 
 MARKS_OF_A_WHOLE_LINE = "    ~~~~~~^^^^^^\n" if sys.version_info >= (3, 13) else ""
@@ -317,7 +317,7 @@ def test_nothing_of_matplotlib_is_loaded_by_us(python: Interpreter) -> None:
 )
 def test_escapes_and_control_characters_are_gone(written: str, read: str) -> None:
     """The model reads the text that a terminal would finally show."""
-    assert clean(written) == read
+    assert clean_text(written) == read
 
 
 @given(st.text(alphabet="ab\n\x08"))
@@ -327,13 +327,13 @@ def test_a_backspace_takes_away_the_character_before_it(written: str) -> None:
     while (shorter := re.sub("[^\n\x08]\x08", "", expected)) != expected:
         expected = shorter
 
-    assert clean(written) == expected.replace("\x08", "")
+    assert clean_text(written) == expected.replace("\x08", "")
 
 
 def test_backspaces_take_no_time_that_grows_with_their_square() -> None:
     """The text is cleaned on the event loop, so quadratic time would block it."""
     begun = time.process_time()
-    assert clean("tea" + "x" * 300_000 + "\x08" * 300_000) == "tea"
+    assert clean_text("tea" + "x" * 300_000 + "\x08" * 300_000) == "tea"
 
     assert time.process_time() - begun < 5
 
@@ -341,7 +341,7 @@ def test_backspaces_take_no_time_that_grows_with_their_square() -> None:
 @given(st.text())
 def test_nothing_but_text_is_left(text: str) -> None:
     """No control characters are left, whatever the input is."""
-    assert all(sign in "\n\t" or not (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in clean(text))
+    assert all(sign in "\n\t" or not (ord(sign) < 32 or 127 <= ord(sign) < 160) for sign in clean_text(text))
 
 
 @given(st.text(alphabet="aä€😀", min_size=1, max_size=60), st.data())

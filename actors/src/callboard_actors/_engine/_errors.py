@@ -11,9 +11,9 @@ REPORT_TIMEOUT: Final = 0.5
 
 Without a report in this time, the worker still lives and has closed the socket itself.
 """
-_SHOWN = 2_000
+_MAX_NOTE_OUTPUT = 2_000
 """Largest number of characters of output in an error's note; the error's attribute `output` may have more."""
-_OWN_SIGNALS = frozenset(
+_SELF_INFLICTED_SIGNALS = frozenset(
     getattr(signal, name)
     for name in ("SIGALRM", "SIGXCPU", "SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE")
     if hasattr(signal, name)  # Windows has three of them, and imports this module for Ray
@@ -49,7 +49,7 @@ class WorkerDiedError(EngineError):
         self.pid = pid
         self.output = output
         """Last part of the output that the call wrote to stdout and stderr."""
-        add_output(self, output)
+        add_output_note(self, output)
 
 
 class ResultLostError(EngineError):
@@ -61,7 +61,7 @@ class ResultLostError(EngineError):
     def __init__(self, tool: str, reason: str, *, call_id: str | None = None, output: str = "") -> None:
         super().__init__(tool, call_id, reason, ended="finished", recurs=True)
         self.output = output
-        add_output(self, output)
+        add_output_note(self, output)
 
 
 class WorkerCallError(CallboardError):
@@ -78,26 +78,26 @@ class WorkerCallError(CallboardError):
         super().__init__(f"{tool!r} has raised {type_name}: {text}")
 
 
-def add_output(error: Exception, output: str) -> None:
+def add_output_note(error: Exception, output: str) -> None:
     """Add the text that a call has printed to the call's error, as a note."""
     if output:
-        ellipsis = "... " if len(output) > _SHOWN else ""
-        error.add_note(f"Its stdout and stderr:\n{ellipsis}{output[-_SHOWN:]}")
+        ellipsis = "... " if len(output) > _MAX_NOTE_OUTPUT else ""
+        error.add_note(f"Its stdout and stderr:\n{ellipsis}{output[-_MAX_NOTE_OUTPUT:]}")
 
 
-def is_own_doing(exitcode: int | None) -> bool:
+def is_self_inflicted(exitcode: int | None) -> bool:
     """Return whether a process with this exit code was ended by its own code, not by another process."""
-    return exitcode is not None and (exitcode >= 0 or -exitcode in _OWN_SIGNALS)
+    return exitcode is not None and (exitcode >= 0 or -exitcode in _SELF_INFLICTED_SIGNALS)
 
 
-def end_of(exitcode: int | None, cpu: int | None) -> str:
+def describe_end(exitcode: int | None, cpu_seconds: int | None) -> str:
     """Return the part of an error text that explains how a worker process ended."""
     if exitcode is None:
         return "its worker process was lost with the zygote, its parent"
     if exitcode >= 0:
         return f"its worker process exited with code {exitcode}"
-    if cpu is not None and -exitcode == signal.SIGXCPU:
-        return f"its worker process was killed by SIGXCPU, for it had used its {cpu} s of processor time"
+    if cpu_seconds is not None and -exitcode == signal.SIGXCPU:
+        return f"its worker process was killed by SIGXCPU, for it had used its {cpu_seconds} s of processor time"
     name = signal_name(-exitcode)
     hint = ", which the kernel also does when memory runs out" if -exitcode == signal.SIGKILL else ""
     return f"its worker process was killed by {name}{hint}"

@@ -67,17 +67,17 @@ class GarbageError(Exception):
     """Raised for bytes that are no valid frame."""
 
 
-def frame(kind: Kind, number: int = 0, body: bytes = b"") -> bytes:
-    """Return the bytes of one frame of the worker protocol: a header, and `body` as the payload."""
-    return HEADER.pack(MAGIC, kind, number, len(body)) + body
+def encode_frame(kind: Kind, number: int = 0, payload: bytes = b"") -> bytes:
+    """Return the bytes of one frame of the worker protocol; `number` is that of a call, or of a zygote's worker."""
+    return HEADER.pack(MAGIC, kind, number, len(payload)) + payload
 
 
-def header_of(data: bytes) -> Header:
+def decode_header(header_bytes: bytes) -> Header:
     """Decode the header of a frame; raise `GarbageError` if it is invalid."""
-    begin, code, number, length = HEADER.unpack(data)
-    kind = _KINDS.get(code)
-    if begin != MAGIC or kind is None:
-        raise GarbageError(f"{data!r} begins no frame")
+    magic, kind_code, number, length = HEADER.unpack(header_bytes)
+    kind = _KINDS.get(kind_code)
+    if magic != MAGIC or kind is None:
+        raise GarbageError(f"{header_bytes!r} begins no frame")
     return Header(kind, number, length)
 
 
@@ -89,10 +89,10 @@ def as_json(value: Mapping[str, Any]) -> bytes:
     return json.dumps(value).encode()
 
 
-def from_json(body: bytes | memoryview) -> dict[str, Any]:
+def from_json(payload: bytes | memoryview) -> dict[str, Any]:
     """Decode the JSON payload of a frame; raise `GarbageError` if the payload is no JSON object."""
     try:
-        value = json.loads(bytes(body))
+        value = json.loads(bytes(payload))
     except (ValueError, RecursionError) as error:
         raise GarbageError(f"JSON that is none: {error}") from None
     if not isinstance(value, dict):
@@ -100,31 +100,33 @@ def from_json(body: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
-_LENGTH: Final = struct.Struct("!I")
+_CONTEXT_LENGTH: Final = struct.Struct("!I")
 
 
-def call_of(context: Mapping[str, Any], pickled: bytes) -> bytes:
+def encode_call(context: Mapping[str, Any], pickled_call: bytes) -> bytes:
     """Encode the payload of a CALL frame, which is JSON followed by a pickle."""
     context_json = as_json(context)
-    return _LENGTH.pack(len(context_json)) + context_json + pickled
+    return _CONTEXT_LENGTH.pack(len(context_json)) + context_json + pickled_call
 
 
-def parts_of(call: bytes) -> tuple[dict[str, Any], memoryview]:
+def decode_call(payload: bytes) -> tuple[dict[str, Any], memoryview]:
     """Split the payload of a CALL frame into its decoded JSON and its pickle; raise `GarbageError` if it is invalid."""
-    if len(call) < _LENGTH.size:
+    if len(payload) < _CONTEXT_LENGTH.size:
         raise GarbageError("a call that has no beginning")
-    view, end = memoryview(call), _LENGTH.size + _LENGTH.unpack_from(call)[0]
-    return from_json(view[_LENGTH.size : end]), view[end:]
+    view = memoryview(payload)
+    context_end = _CONTEXT_LENGTH.size + _CONTEXT_LENGTH.unpack_from(payload)[0]
+    return from_json(view[_CONTEXT_LENGTH.size : context_end]), view[context_end:]
 
 
 def encode_loss(reason: str, details: str = "") -> bytes:
     """Encode the payload of a LOST frame (the result cannot be sent): an error text, and details for a note."""
+    # A zero character separates the two texts, so the reason must not contain one.
     return "\0".join((reason.replace("\0", "\\0"), details)).encode(errors="replace")
 
 
-def reason_and_details(reply: bytes) -> tuple[str, str]:
+def decode_loss(payload: bytes) -> tuple[str, str]:
     """Decode the payload of a LOST frame (the result cannot be sent); return the reason, and details for a note."""
-    reason, _, details = reply.decode(errors="replace").partition("\0")
+    reason, _, details = payload.decode(errors="replace").partition("\0")
     return reason, details
 
 
@@ -140,12 +142,12 @@ calls with smaller numbers have begun, too.
 
 def receive_frame(stream: BinaryIO) -> tuple[int, bytes] | None:
     """Block until a frame has arrived; return its call number and payload, or `None` if the other end has closed."""
-    head = stream.read(HEADER.size)
-    if len(head) < HEADER.size:
+    header = stream.read(HEADER.size)
+    if len(header) < HEADER.size:
         return None
-    _, number, length = header_of(head)
-    body = stream.read(length)
-    return (number, body) if len(body) == length else None
+    _, number, length = decode_header(header)
+    payload = stream.read(length)
+    return (number, payload) if len(payload) == length else None
 
 
 # Receipt on an event loop.
@@ -160,40 +162,41 @@ class FrameReader:
 
     stream: InitVar[AnyByteReceiveStream]
     """Stream of bytes; its `receive` raises at the end of the data."""
-    longest: int
+    max_payload: int
     """Largest size of the payload of a frame, in bytes."""
-    bound: str = "{} are the most"
-    """Part of the error text for payloads longer than `longest`."""
-    only: int | None = None
+    limit_text: str = "{} are the most"
+    """Part of the error text for payloads longer than `max_payload`."""
+    only_number: int | None = None
     """Number of the only call in progress, `None` if there are several. A frame of another call is rejected by its
     header, because its payload may never arrive.
     """
     kinds: frozenset[Kind] = frozenset(Kind)
     """Kinds of frames that may arrive."""
     _buffered: BufferedByteReceiveStream = field(init=False)
-    _frames: int = field(default=0, init=False)
+    _frame_count: int = field(default=0, init=False)
 
     def __post_init__(self, stream: AnyByteReceiveStream) -> None:
         self._buffered = BufferedByteReceiveStream(stream)
 
     @property
     def has_more(self) -> bool:
-        """`True` if bytes were received after the frame that `next` has returned last."""
+        """`True` if bytes were received after the frame that `read_frame` has returned last."""
         return bool(self._buffered.buffer)
 
-    async def next(self) -> tuple[Header, bytes]:
+    async def read_frame(self) -> tuple[Header, bytes]:
         """Wait for the next frame; return its header and payload."""
-        self._frames += 1
-        if self._frames % _FRAMES_IN_A_ROW == 0:
+        self._frame_count += 1
+        if self._frame_count % _FRAMES_IN_A_ROW == 0:
             # While frames are buffered, nothing below waits, so a flood of small frames would hold the event loop.
             await checkpoint()
-        header = header_of(await self._buffered.receive_exactly(HEADER.size))
-        # Before the payload is received.
-        if header.kind not in self.kinds or self.only not in (None, header.number):
+        header = decode_header(await self._buffered.receive_exactly(HEADER.size))
+        # Before the payload is received: it may be huge, or never arrive.
+        if header.kind not in self.kinds or self.only_number not in (None, header.number):
             raise GarbageError("it is for another call")
         if header.kind is Kind.EVENT and header.length > MAX_EVENT:
             raise GarbageError(f"a word of {header.length} bytes, and {MAX_EVENT} are the most")
-        if header.length > self.longest:
-            raise GarbageError(f"it has {header.length} bytes, and {self.bound.format(self.longest)}")
-        # Grows with the bytes that arrive. Memory is not allocated by the length in the header, which is not trusted.
+        if header.length > self.max_payload:
+            raise GarbageError(f"it has {header.length} bytes, and {self.limit_text.format(self.max_payload)}")
+        # The buffer grows with the bytes that arrive. Memory is not allocated by the length in the header, which is not
+        # trusted.
         return header, await self._buffered.receive_exactly(header.length)

@@ -24,7 +24,7 @@ class OpenCall(Generic[E]):
         self.loss_reason: str | None = None
         """Reason why the call will have no reply; `None` as long as a reply may come."""
         self._events = deque[E](maxlen=MAX_EVENTS)
-        self._news = anyio.Event()
+        self._has_news = anyio.Event()
 
     @property
     def is_over(self) -> bool:
@@ -34,32 +34,33 @@ class OpenCall(Generic[E]):
     def add_event(self, event: E) -> None:
         """Store an event until the call's own task delivers it."""
         self._events.append(event)
-        self._news.set()
+        self._has_news.set()
 
     def end(self, reply: tuple[Kind, bytes]) -> None:
         """End the call with its reply."""
         self.reply = reply
-        self._news.set()
+        self._has_news.set()
 
     def lose(self, reason: str) -> None:
         """End the call without a reply; `reason` says why no reply will come."""
         if not self.is_over:
             self.loss_reason = reason
-            self._news.set()
+            self._has_news.set()
 
-    async def until_over(self, deliver: Callable[[E], object]) -> None:
+    async def deliver_events_until_over(self, deliver: Callable[[E], object]) -> None:
         """Wait until the call is over, and pass its events to `deliver`, in the caller's task."""
         while True:
-            await self._news.wait()
-            self._news = anyio.Event()
+            await self._has_news.wait()
+            self._has_news = anyio.Event()  # an event that was set cannot be reset
             # Also when the call is over: events that came before the reply are delivered first.
             while self._events:
                 deliver(self._events.popleft())
             if self.is_over:
                 return
 
-    async def until_ended(self) -> None:
+    async def until_over(self) -> None:
         """Wait until the call is over, without delivering events: its caller has been cancelled."""
         while not self.is_over:
-            self._news = anyio.Event()
-            await self._news.wait()
+            # The event may be set by an older event of the call.
+            self._has_news = anyio.Event()
+            await self._has_news.wait()

@@ -11,9 +11,9 @@ import re
 from types import FunctionType
 from typing import Any
 
-from callboard_actors._engine._main_module import NAMES, missing, module_named
+from callboard_actors._engine._main_module import MAIN_NAMES, load_module, missing_name_text
 
-_MAIN_NAME = re.compile(rb"_main__")
+_MAIN_NAME_PATTERN = re.compile(rb"_main__")
 """Pattern that finds the names of the main module, `__main__` and `__mp_main__`, in a pickle."""
 
 
@@ -21,7 +21,7 @@ class _Unpickler(pickle.Unpickler):
     """Unpickler that finds objects of the main module. Reading a pickle executes it, so the sender must be trusted."""
 
     def find_class(self, module: str, name: str, /) -> Any:
-        return object_named(module, name) if module in NAMES else super().find_class(module, name)
+        return find_object(module, name) if module in MAIN_NAMES else super().find_class(module, name)
 
 
 def dumps(value: object) -> bytes:
@@ -32,55 +32,57 @@ def dumps(value: object) -> bytes:
 def loads(data: bytes | memoryview) -> Any:
     """Unpickle data of a trusted sender."""
     # Most pickles: the C function is much faster than a subclass in Python.
-    if _MAIN_NAME.search(data) is None:
+    if _MAIN_NAME_PATTERN.search(data) is None:
         return pickle.loads(data)  # noqa: S301 - the caller trusts the sender
     return _Unpickler(io.BytesIO(data)).load()
 
 
 # Names.
 
-_ATTRIBUTES = ("func", "coroutine", "fn", "__wrapped__")
+_ORIGINAL_ATTRIBUTES = ("func", "coroutine", "fn", "__wrapped__")
+"""Attributes in which the result of a decorator keeps the original function."""
 _MAX_DEPTH = 8
 """Largest number of nested decorators that are searched for a function."""
 
 
-def attributes_to(fn: FunctionType) -> tuple[str, ...]:
+def attribute_path_to(fn: FunctionType) -> tuple[str, ...]:
     """Return the attribute names, such as `__wrapped__`, that lead from a decorated function to the original `fn`."""
     try:
-        value = object_named(fn.__module__, fn.__qualname__)
+        value = find_object(fn.__module__, fn.__qualname__)
     except (ImportError, AttributeError):
         return ()
-    # Without a way, pickle raises its own error for the function.
-    return _attribute_path(value, fn, ()) or ()
+    # Without a path, pickle raises its own error for the function.
+    return _search_attribute_path(value, fn, path=()) or ()
 
 
-def _attribute_path(value: object, fn: FunctionType, path: tuple[str, ...]) -> tuple[str, ...] | None:
+def _search_attribute_path(value: object, fn: FunctionType, path: tuple[str, ...]) -> tuple[str, ...] | None:
     if value is fn:
         return path
     # Attributes may form a cycle, or be generated without end, as by a mock.
     if len(path) == _MAX_DEPTH:
         return None
-    for name in _ATTRIBUTES:
+    for name in _ORIGINAL_ATTRIBUTES:
         inner = getattr(value, name, None)
-        if inner is not None and (attributes := _attribute_path(inner, fn, (*path, name))) is not None:
+        if inner is not None and (attributes := _search_attribute_path(inner, fn, path=(*path, name))) is not None:
             return attributes
+
     return None
 
 
 def find_by_attributes(module: str, qualname: str, attributes: tuple[str, ...]) -> Any:
     """Find an object by name, then follow the attribute names from it; called in workers when unpickling."""
-    value = object_named(module, qualname)
+    value = find_object(module, qualname)
     for name in attributes:
         value = getattr(value, name)
     return value
 
 
-def object_named(module: str, qualname: str) -> Any:
+def find_object(module: str, qualname: str) -> Any:
     """Return the object with this qualified name in a module, or raise `ImportError` or `AttributeError`."""
-    value: Any = module_named(module)
+    value: Any = load_module(module)
     try:
         for name in qualname.split("."):
             value = getattr(value, name)
     except AttributeError as error:
-        raise AttributeError(missing(qualname) if module in NAMES else str(error)) from error
+        raise AttributeError(missing_name_text(qualname) if module in MAIN_NAMES else str(error)) from error
     return value

@@ -8,12 +8,12 @@ from pydantic_core import to_json
 
 from callboard_actors._engine._frames import Kind
 
-TEXT_BOUND = 16 * 1024
+MAX_TEXT = 16 * 1024
 """Largest length of each text in a reply with an exception, in characters."""
-_PIECE_BOUND = 1024
+_MAX_PIECE = 1024
 """Largest length of each entry of a traceback, and of the error text at its end, in characters."""
 
-_REMEDY = (
+_IMPORT_REMEDY = (
     "; a confined worker loads the standard library and site-packages: name another module in preload=[...], or its "
     "folder in Confine(modules=[...])"
 )
@@ -32,13 +32,15 @@ def encode_error(error: Exception) -> tuple[Kind, bytes]:
     """Encode the exception of a call as a reply in JSON: its type, its text and its traceback."""
     # An import error that the confinement may have caused.
     files = (frame.f_code.co_filename for frame, _ in traceback.walk_tb(error.__traceback__))
-    is_of_import = isinstance(error, PermissionError) and any(file.startswith("<frozen importlib") for file in files)
-    remedy = _REMEDY if is_of_import or isinstance(error, ModuleNotFoundError) else ""
+    is_refused_import = isinstance(error, PermissionError) and any(
+        file.startswith("<frozen importlib") for file in files
+    )
+    remedy = _IMPORT_REMEDY if is_refused_import or isinstance(error, ModuleNotFoundError) else ""
     description = {
         "module": type(error).__module__,
         "type": type(error).__qualname__,
-        "text": (_text_of(error) + remedy)[:TEXT_BOUND],
-        "traceback": "".join(piece[:_PIECE_BOUND] for piece in traceback.format_exception(error))[-TEXT_BOUND:],
+        "text": (_text_of(error) + remedy)[:MAX_TEXT],
+        "traceback": "".join(piece[:_MAX_PIECE] for piece in traceback.format_exception(error))[-MAX_TEXT:],
     }
     return Kind.RAISED, json.dumps(description).encode()
 
@@ -48,6 +50,6 @@ def _text_of(error: Exception) -> str:
         # `str` of a KeyError is the `repr` of its key; the pool makes a KeyError of this text, which would quote it
         # twice.
         text = error.args[0] if isinstance(error, KeyError) and error.args else error
-        return str(text)[:TEXT_BOUND]
+        return str(text)[:MAX_TEXT]
     except Exception:  # user-defined `__str__`; the type is reported separately
         return ""

@@ -29,7 +29,7 @@ from callboard_actors._server._client import (
     is_name,
 )
 from callboard_actors._util._boot_clock import now
-from callboard_actors._util._options import LONGEST, check_seconds
+from callboard_actors._util._options import MAX_SECONDS, check_seconds
 
 # Messages between a process and a server of limits, whichever server that is.
 
@@ -561,8 +561,8 @@ class LimitStore(ServerStore):
         super().__init__(url, prefix)
         if name is not None and not is_name(name):
             raise ValueError(f"{self._store_name}(name=...) is {NAME_RULE}, got {name!r}")
-        check_seconds(self._store_name, least=0.1, longest=LONGEST, lease=lease)
-        check_seconds(self._store_name, least=0.0, longest=LONGEST, patience=patience)
+        check_seconds(self._store_name, least=0.1, longest=MAX_SECONDS, lease=lease)
+        check_seconds(self._store_name, least=0.0, longest=MAX_SECONDS, patience=patience)
         if away not in get_args(OutagePolicy):
             raise ValueError(f"{self._store_name}(away=...) is one of {get_args(OutagePolicy)}, got {away!r}")
         self._name = name
@@ -582,8 +582,8 @@ class LimitStore(ServerStore):
         counts = {"concurrency": limit.concurrency, "queue": limit.queue}
         if limit.rate is not None:
             counts["rate"] = limit.rate.calls
-            if not _SHORTEST_WINDOW <= limit.rate.per <= LONGEST:
-                raise ValueError(f"{limit.rate!r}: a shared window has {_SHORTEST_WINDOW:g} to {LONGEST:g} seconds")
+            if not _SHORTEST_WINDOW <= limit.rate.per <= MAX_SECONDS:
+                raise ValueError(f"{limit.rate!r}: a shared window has {_SHORTEST_WINDOW:g} to {MAX_SECONDS:g} seconds")
         for option, value in counts.items():
             if value is not None and value > _MAX_COUNT:
                 raise ValueError(f"a shared limit counts up to {_MAX_COUNT:,}, got {option}={value!r}")

@@ -5,12 +5,12 @@ from importlib import import_module
 from typing import Any
 
 
-def on_demand(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+def on_demand(package: str, modules_by_attribute: Mapping[str, str]) -> Callable[[str], Any]:
     """Return a `__getattr__` function for `package`, which imports each attribute of the package at its first use."""
 
-    def get(name: str) -> Any:
-        if name not in homes:
+    def import_attribute(name: str) -> Any:
+        if name not in modules_by_attribute:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
-        return getattr(import_module(homes[name]), name)
+        return getattr(import_module(modules_by_attribute[name]), name)
 
-    return get
+    return import_attribute

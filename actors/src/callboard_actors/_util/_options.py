@@ -5,39 +5,41 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-LONGEST: Final = 30 * 86_400.0
+MAX_SECONDS: Final = 30 * 86_400.0
 """Largest lease or patience, in seconds; servers count them in whole micro- and milliseconds."""
 
 
-def check_counts(whose: str, options: Iterable[tuple[str, object, int]]) -> None:
+def check_counts(callable_name: str, options: Iterable[tuple[str, object, int]]) -> None:
     """Raise ValueError for an option (name, value, minimum) that is not a whole number, or is out of range."""
     for option, number, least in options:
         if (
             isinstance(number, int) and abs(number) > sys.maxsize
         ):  # without its text, which may have thousands of digits
             raise ValueError(
-                f"{whose}({option}=...) is at most {sys.maxsize:,}, got one of {number.bit_length():,} bits"
+                f"{callable_name}({option}=...) is at most {sys.maxsize:,}, got one of {number.bit_length():,} bits"
             )
         if isinstance(number, bool) or not isinstance(number, int) or number < least:
-            raise ValueError(f"{whose}({option}={number!r}) is a whole number, at least {least}")
+            raise ValueError(f"{callable_name}({option}={number!r}) is a whole number, at least {least}")
 
 
-def check_seconds(whose: str, *, least: float | None = None, longest: float = math.inf, **options: object) -> None:
+def check_seconds(
+    callable_name: str, *, least: float | None = None, longest: float = math.inf, **options: object
+) -> None:
     """Raise ValueError or TypeError for an option that is not a finite number of seconds in its range.
 
     Without `least`, the number has to be more than 0.
     """
-    span = "more than 0" if least is None else f"at least {least:g}"
-    span += "" if longest == math.inf else f" and at most {longest:g}"
+    range_text = "more than 0" if least is None else f"at least {least:g}"
+    range_text += "" if longest == math.inf else f" and at most {longest:g}"
     for option, seconds in options.items():
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-            raise TypeError(f"{whose}({option}={seconds!r}) is a number of seconds")
+            raise TypeError(f"{callable_name}({option}={seconds!r}) is a number of seconds")
         is_enough = seconds > 0 if least is None else seconds >= least
         if not is_enough or seconds > longest or seconds == math.inf:
-            raise ValueError(f"{whose}({option}={seconds!r}) is a number of seconds, {span}")
+            raise ValueError(f"{callable_name}({option}={seconds!r}) is a number of seconds, {range_text}")
 
 
-def variables(title: str, value: object) -> dict[str, str]:
+def check_environment(title: str, value: object) -> dict[str, str]:
     """Check and return environment variables that a user gives; raise TypeError or ValueError if they are invalid."""
     if not isinstance(value, Mapping):
         # The errors show names and types only: values may be secret keys.

@@ -12,7 +12,9 @@ _tasks: set[asyncio.Task[None]] = set()
 """Running background tasks; the event loop itself keeps only weak references to tasks."""
 
 
-def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Context | None = None) -> None:
+def start_background_task(
+    work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Context | None = None
+) -> None:
     """Start `work` as a background task of the running event loop; `work` must not raise."""
     context = Context() if context is None else context
     if sniffio.current_async_library() == "trio":
@@ -25,18 +27,18 @@ def spawn(work: Callable[[], Coroutine[Any, Any, None]], name: str, context: Con
     task.add_done_callback(_tasks.discard)
 
 
-async def finish(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
+async def run_to_end(work: Callable[[], Coroutine[Any, Any, None]], name: str) -> None:
     """Run `work` to its end even if the caller is cancelled; `work` must not raise."""
-    over = anyio.Event()
+    has_ended = anyio.Event()
 
-    async def run() -> None:
+    async def run_and_report() -> None:
         try:
             await work()
         finally:
-            over.set()
+            has_ended.set()
 
-    spawn(run, name)
+    start_background_task(run_and_report, name)
     # On asyncio, a call whose grace is over is cancelled again, and no shield of anyio withstands that: the work then
     # goes on without its caller.
     with anyio.CancelScope(shield=True):
-        await over.wait()
+        await has_ended.wait()

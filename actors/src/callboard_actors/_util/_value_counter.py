@@ -19,14 +19,15 @@ class ValueCounter:
     def end_line(self) -> None:
         """Close an open string, and keep the count: no string of JSON goes over the end of a line."""
         self._is_in_string = False
-        self._escape = b""
+        self._open_escape = b""
         """Backslash at the end of the last piece, which belongs to the next character."""
 
     def add(self, piece: bytes) -> None:
         """Count the values of another piece."""
-        plain = (self._escape + piece).replace(b"\\\\", b"").replace(b'\\"', b"")
-        self._escape = b"\\" if plain.endswith(b"\\") else b""
-        parts = plain.removesuffix(b"\\").split(b'"')
-        outside = b"".join(parts[self._is_in_string :: 2])
-        self._is_in_string ^= len(parts) % 2 == 0
-        self.count += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        unescaped = (self._open_escape + piece).replace(b"\\\\", b"").replace(b'\\"', b"")
+        self._open_escape = b"\\" if unescaped.endswith(b"\\") else b""
+        # Every second part between two quotes lies outside of strings: the first or the second one, and so on.
+        parts = unescaped.removesuffix(b"\\").split(b'"')
+        outside_strings = b"".join(parts[1 if self._is_in_string else 0 :: 2])
+        self._is_in_string ^= len(parts) % 2 == 0  # an odd number of quotes
+        self.count += outside_strings.count(b",") + outside_strings.count(b"[") + outside_strings.count(b"{")

@@ -18,7 +18,7 @@ from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from callboard import remaining
 from callboard.extend import Resolver, system_resolver
-from callboard_actors._util._excerpts import clean
+from callboard_actors._util._excerpts import clean_text
 from callboard_actors._util._import_path import import_path
 from callboard_actors._util._options import check_counts, check_seconds
 from callboard_actors.http._guard import GuardedTransport, UrlRefusedError, display_url, rules_of
@@ -167,7 +167,7 @@ def fetch_tool(
         except TimeoutError as error:
             raise ToolException(f"{display_url(url)} has no response: it did not end in time.") from error
         except (httpx2.HTTPError, httpx2.InvalidURL, UnicodeError) as error:  # UnicodeError: a host that is no name
-            reason = clean(str(error)[:_LONGEST_REASON]) or type(error).__name__
+            reason = clean_text(str(error)[:_LONGEST_REASON]) or type(error).__name__
             raise ToolException(f"{display_url(url)} has no response: {reason}.") from error
         content_type = response.headers.get("content-type", "")[:_LONGEST_TYPE]
         task = Task(

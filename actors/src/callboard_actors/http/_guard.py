@@ -32,7 +32,7 @@ from anyio.lowlevel import checkpoint
 from callboard import CallboardError
 from callboard.extend import Address, Resolver, is_public_address, literal, system_resolver
 from callboard.guards import Url
-from callboard_actors._util._excerpts import clean
+from callboard_actors._util._excerpts import clean_text
 from callboard_actors._util._options import check_counts, check_seconds
 
 # Errors.
@@ -55,7 +55,7 @@ class UrlRefusedError(CallboardError):
 def display_url(url: str) -> str:
     """Return a URL as it is quoted in texts: without invisible characters, and cut if it is very long."""
     # Half a surrogate pair could be neither sent to a model nor stored.
-    url = clean(url[: 2 * _LONGEST_URL]).encode(errors="replace").decode()
+    url = clean_text(url[: 2 * _LONGEST_URL]).encode(errors="replace").decode()
     return url if len(url) <= _LONGEST_URL else f"{url[:_LONGEST_URL]}..."
 
 
@@ -454,7 +454,7 @@ class GuardedTransport(httpx2.AsyncBaseTransport, _TransportOfHttpx):
         encodings = [encoding for encoding in encodings if encoding not in (b"", b"identity")]
         if encodings not in ([], [b"gzip"], [b"x-gzip"]):
             await response.aclose()
-            text = clean(b", ".join(encodings)[:100].decode("latin-1"))
+            text = clean_text(b", ".join(encodings)[:100].decode("latin-1"))
             raise library.DecodingError(f"the body is encoded as {text!r}, and only gzip, once, was asked for")
         body = _body_type(library)(response, library, is_gzip=bool(encodings), max_bytes=self._max_bytes, end=end)
         removed = (b"content-encoding", b"content-length") if encodings else ()

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypedDict
 from urllib.parse import urljoin
 
-from callboard_actors._util._excerpts import clean
+from callboard_actors._util._excerpts import clean_text
 
 # Media types and charsets.
 
@@ -122,7 +122,7 @@ def read_part(task: Task, body: bytes) -> Part:
     text = decode(body, task["content_type"])
     if media_type in _HTML or (not media_type and _BEGINS_AS_HTML.search(body[:_SNIFFED_BYTES])):
         text = as_markdown(text, task["url"])
-    text = clean(text)
+    text = clean_text(text)
     start = max(0, task["start"])
     return {"text": text[start : start + task["max_chars"]], "total": len(text)}
 

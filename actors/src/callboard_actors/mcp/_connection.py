@@ -28,7 +28,7 @@ from callboard import Actor, ActorStartError, EngineError, handler, idempotency_
 from callboard import progress as tell_progress
 from callboard.telemetry import carrier
 from callboard_actors._util._backoff import Backoff
-from callboard_actors._util._options import check_counts, check_seconds, variables
+from callboard_actors._util._options import check_counts, check_environment, check_seconds
 from callboard_actors.mcp._http import NO_ANSWER, NOT_SENT, http_transport
 from callboard_actors.mcp._lines import MessageSizes
 from callboard_actors.mcp._link import ConnectionLostError, Link, is_end, watch_transport
@@ -107,7 +107,7 @@ def target_of(
         return Url(target, headers or {}, auth)
     if isinstance(target, Sequence):
         _check_options("a command", options, ("headers", "auth"))
-        environment = {} if env is None else variables("McpServer(env=...)", env)
+        environment = {} if env is None else check_environment("McpServer(env=...)", env)
         arguments = [fspath(word) if isinstance(word, PathLike) else word for word in target]
         if not arguments or not all(isinstance(word, str) for word in arguments) or not arguments[0]:
             raise ValueError(f"McpServer(target) is a command as a list of texts, the program first; got {target!r}")
@@ -489,7 +489,7 @@ class Connection(Actor):
                 pass  # listens again below
             except (MCPError, TimeoutError) as error:
                 _log.info("the MCP server %r does not tell when its tools change: %s", self._plan.name, error)
-            await anyio.sleep(backoff.next())
+            await anyio.sleep(backoff.next_pause())
             self._changed.set()  # changes during the interruption were not reported
 
 

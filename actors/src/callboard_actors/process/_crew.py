@@ -26,9 +26,9 @@ from callboard import ActorGoneError, ActorStartError
 from callboard.extend import Body
 from callboard_actors._engine import _kernel
 from callboard_actors._engine._errors import WorkerDiedError
-from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, frame, from_json
-from callboard_actors._engine._lifecycle import Idle
-from callboard_actors._engine._main_module import HERE, main_module
+from callboard_actors._engine._frames import OUTCOMES, FrameReader, Kind, encode_frame, from_json
+from callboard_actors._engine._lifecycle import IdleWorkers
+from callboard_actors._engine._main_module import MAIN_NAME, main_module
 from callboard_actors._util._backoff import Backoff
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process._confinement._confine import Confine
@@ -74,7 +74,7 @@ class ZygoteProxy:
                 pool_end.close()
                 raise
         with suppress(ConnectionError):  # it has ended; `until_loaded` finds out why
-            pool_end.sendall(frame(Kind.CALL, 0, pickle.dumps(settings)))
+            pool_end.sendall(encode_frame(Kind.CALL, 0, pickle.dumps(settings)))
         # Blocking until here: the zygote reads its settings first, and they may be larger than the socket's buffer.
         pool_end.setblocking(False)
         try:
@@ -129,7 +129,7 @@ class ZygoteProxy:
         """Receive the zygote's reports about its workers, and update their proxies, until the zygote ends."""
         with suppress(ConnectionError):  # the end of the zygote
             while True:
-                header, payload = await self._reader.next()
+                header, payload = await self._reader.read_frame()
                 [(report, value)] = from_json(payload).items()
                 if report == "forked":
                     self._workers[header.number].begin(value)
@@ -174,7 +174,7 @@ class ZygoteProxy:
         if self._process.poll() is not None:
             return
         # Descendants first: after its death they are children of init, and cannot be found any more.
-        for pid in _kernel.descendants_of(self._process.pid):
+        for pid in _kernel.descendant_pids(self._process.pid):
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
@@ -250,7 +250,7 @@ class Crew:
         self._spawns = terms.start == "spawn"
         # An interpreter takes long to start: one more than there may be calls waits to replace another one.
         self._worker_count = terms.workers + self._spawns
-        self._idle = Idle[WorkerProxy](terms.workers)
+        self._idle_workers = IdleWorkers[WorkerProxy](terms.workers)
         # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
         self._outage: Exception | None = None
         # Set when the first zygote is ready, and when `keep` has ended without one.
@@ -281,7 +281,7 @@ class Crew:
 
     def _timeout_error(self) -> ActorStartError:
         reason = f"it was not ready within {self._terms.start_timeout:g} s"
-        if HERE in self._optional_modules:
+        if MAIN_NAME in self._optional_modules:
             reason += '; it loads __main__, which may run for ever unless that is below `if __name__ == "__main__":`'
         return ActorStartError(_NAME, reason)
 
@@ -297,7 +297,7 @@ class Crew:
         finally:
             # Also on failure and on cancellation by a closing event loop: every waiting task must be woken.
             self._dismissed.set()
-            self._idle.fail_waiting()
+            self._idle_workers.fail_waiting_calls()
             self._zygote_settled.set()
             self._first_start_settled.set()
             self._has_ended.set()
@@ -314,7 +314,7 @@ class Crew:
             if anyio.current_time() - began > 1:
                 backoff.reset()
             if self.failure is None:
-                await anyio.sleep(backoff.next())
+                await anyio.sleep(backoff.next_pause())
 
     def _record_outage(self, error: Exception) -> None:
         """Record that the zygote has failed with `error`, and let the calls that wait for a worker fail."""
@@ -327,7 +327,7 @@ class Crew:
         if self._outage is None:  # logged once per outage, not at each attempt
             _logger.error("a pool of processes has no workers, and tries again: %r", error)
         self._outage = error
-        self._idle.fail_waiting()
+        self._idle_workers.fail_waiting_calls()
 
     async def _run_zygote(self) -> None:
         with anyio.move_on_after(self._terms.start_timeout) as scope:
@@ -391,7 +391,7 @@ class Crew:
             if not useless_starts:
                 backoff.reset()
             elif useless_starts > 1:
-                await anyio.sleep(backoff.next())
+                await anyio.sleep(backoff.next_pause())
 
     def _new_worker(self) -> WorkerProxy:
         return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)
@@ -413,7 +413,7 @@ class Crew:
                 group.cancel_scope.cancel()
         finally:
             self._pool_workers.discard(worker)
-            self._idle.forget(worker)
+            self._idle_workers.remove(worker)
             if worker not in self._dedicated_workers:
                 worker.close()
             worker.output_released.set()
@@ -440,7 +440,7 @@ class Crew:
         try:
             if self._zygote is None:
                 raise OSError("its pool of processes is closed" if self._outage is None else f"{self._outage}")
-            spare = self._idle.take_spare()
+            spare = self._idle_workers.take_spare()
             worker = self._new_worker() if spare is None or not spare.is_alive else spare
             self._dedicated_workers.add(worker)
             try:
@@ -451,7 +451,7 @@ class Crew:
                         await worker.output_released.wait()
                 else:
                     await self._start(worker, self._zygote)
-                await worker.send(frame(Kind.DEDICATE))
+                await worker.send(encode_frame(Kind.DEDICATE))
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:
@@ -482,8 +482,8 @@ class Crew:
         while True:
             if self._outage is not None or self.is_dismissed:
                 raise self._unavailable_error(body)
-            worker = await self._idle.take()
-            # Woken by `fail_waiting`: dismissed, or no zygote runs.
+            worker = await self._idle_workers.take()
+            # Woken by `fail_waiting_calls`: dismissed, or no zygote runs.
             if worker is None:
                 raise self._unavailable_error(body)
             if worker.is_alive and worker.is_silent():
@@ -495,7 +495,7 @@ class Crew:
             # A worker that ended while its reply was read is given back after its place has forgotten it. Nothing
             # else would ever forget it, and it would count as taken for ever.
             if worker.ended.is_set():
-                self._idle.forget(worker)
+                self._idle_workers.remove(worker)
 
     def _unavailable_error(self, body: Body) -> ActorGoneError | WorkerDiedError:
         if self._outage is None or self.is_dismissed:
@@ -506,7 +506,7 @@ class Crew:
     def give_back(self, worker: WorkerProxy) -> None:
         """Make an idle worker available to the next call."""
         if not self.is_dismissed:
-            self._idle.put(worker)
+            self._idle_workers.put(worker)
 
     async def ask_to_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
         """Ask the zygote to end a worker and its child processes; `grace` cannot be longer than the pool's grace."""
@@ -537,7 +537,7 @@ class Crew:
         # At the deadline everything is killed: a stopped zygote (SIGSTOP, job control) cannot end its workers.
         self._end_scope.deadline = anyio.current_time() + self._terms.grace + _END_REPORT_TIMEOUT
         self._dismissed.set()
-        self._idle.fail_waiting()
+        self._idle_workers.fail_waiting_calls()
         try:
             await self._has_ended.wait()
         except BaseException:

@@ -13,9 +13,9 @@ from pydantic_core import from_json
 
 from callboard.extend import Body
 from callboard_actors._engine._codec import decode_reply
-from callboard_actors._engine._errors import ResultLostError, WorkerCallError, add_output
-from callboard_actors._engine._frames import Kind, reason_and_details
-from callboard_actors._engine._plain_replies import TEXT_BOUND
+from callboard_actors._engine._errors import ResultLostError, WorkerCallError, add_output_note
+from callboard_actors._engine._frames import Kind, decode_loss
+from callboard_actors._engine._plain_replies import MAX_TEXT
 from callboard_actors._util._value_counter import ValueCounter
 
 _MAX_VALUES: Final = 1_000_000
@@ -35,7 +35,7 @@ _BUILTIN: Final = {
     if isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, _NOT_BY_TEXT)
 }
 
-_Text = Annotated[str, StringConstraints(max_length=TEXT_BOUND)]
+_Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
 
 
 class _ErrorReply(BaseModel):
@@ -62,7 +62,7 @@ async def decode_worker_reply(kind: Kind, reply: bytes, body: Body, *, is_plain:
 def decode_plain_reply(kind: Kind, reply: bytes, body: Body, *, output: str) -> Any:
     """Decode the reply of a confined worker: return the result, or raise the exception that the reply describes."""
     if kind is Kind.LOST:
-        reason, _ = reason_and_details(reply[:TEXT_BOUND])
+        reason, _ = decode_loss(reply[:MAX_TEXT])
         raise ResultLostError(body.title, reason, call_id=body.call_id, output=output)
     try:
         if kind is Kind.VALUE:
@@ -84,14 +84,14 @@ def decode_plain_reply(kind: Kind, reply: bytes, body: Body, *, output: str) -> 
             reason, cause = f"{error.error_count()} validation errors for {error.title}", None
         else:
             reason = str(error)
-        reason = f"it cannot be read here: {reason[:TEXT_BOUND]}"
+        reason = f"it cannot be read here: {reason[:MAX_TEXT]}"
         raise ResultLostError(body.title, reason, call_id=body.call_id, output=output) from cause
     cls = _BUILTIN.get(reply_error.type) if reply_error.module == "builtins" else None
     exception = (
         WorkerCallError(body.title, reply_error.type, reply_error.text) if cls is None else cls(reply_error.text)
     )
     exception.add_note(f"In a confined worker process:\n{reply_error.traceback}")
-    add_output(exception, output)
+    add_output_note(exception, output)
     raise exception
 
 

@@ -10,11 +10,11 @@ import anyio
 from callboard import ActorStartError
 from callboard.extend import Body, inject_context
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._codec import check, module_of, name_of, pack_call
-from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, end_of, is_own_doing
-from callboard_actors._engine._frames import Kind, call_of
+from callboard_actors._engine._codec import check_function, function_name, module_name_of, pack_call
+from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, describe_end, is_self_inflicted
+from callboard_actors._engine._frames import Kind, encode_call
 from callboard_actors._engine._lifecycle import OpenedEngine
-from callboard_actors._engine._main_module import why_no_pool
+from callboard_actors._engine._main_module import reason_against_pool
 from callboard_actors.process._confinement._confine import Confine
 from callboard_actors.process._crew import Crew
 from callboard_actors.process._plain_codec import decode_worker_reply
@@ -100,7 +100,9 @@ class Processes(OpenedEngine[Crew]):
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
         self._optional_modules: dict[str, None] = {}
         super().__init__(
-            lambda: Crew(self._terms, self._optional_modules), noun="pool of processes", task="callboard_actors.process"
+            lambda: Crew(self._terms, self._optional_modules),
+            noun="pool of processes",
+            task_name="callboard_actors.process",
         )
         self._numbers = itertools.count(1)
 
@@ -110,7 +112,7 @@ class Processes(OpenedEngine[Crew]):
         Raises:
             callboard.ActorStartError: if it has no workers; `is_permanent` if trying again is of no use.
         """
-        if (reason := why_no_pool()) is not None:
+        if (reason := reason_against_pool()) is not None:
             raise ActorStartError("Processes", reason, is_permanent=True)
         return await super().__aenter__()
 
@@ -119,15 +121,15 @@ class Processes(OpenedEngine[Crew]):
 
         The function's module is added to the modules that are preloaded, if possible, when workers start from then on.
         """
-        check(fn, title)
-        module = module_of(fn)  # workers that start later import it first
+        check_function(fn, title)
+        module = module_name_of(fn)  # workers that start later import it first
         if module is not None:
             self._optional_modules[module] = None
 
     @property
     def pids(self) -> list[int]:
         """Process ids of the live workers in all event loops; incomplete while a worker is being replaced."""
-        return sorted(pid for opening in list(self._by_loop.values()) for pid in opening.resources.pids())
+        return sorted(pid for opening in list(self._openings_by_loop.values()) for pid in opening.resources.pids())
 
     @overload
     async def run(self, fn: Callable[[*_Ts], Coroutine[Any, Any, _T]], *args: *_Ts) -> _T: ...
@@ -144,7 +146,7 @@ class Processes(OpenedEngine[Crew]):
             ResultLostError: the function finished, but its result cannot be pickled, or is larger than `max_result`.
             callboard.ActorGoneError: the pool is not open.
         """
-        return await self.run_body(Body(fn=fn, args=args, title=name_of(fn)))
+        return await self.run_body(Body(fn=fn, args=args, title=function_name(fn)))
 
     async def run_body(self, body: Body, /) -> Any:
         """Run one function call (`body`) of a tool or actor in a worker; raise the same errors as `run`.
@@ -154,9 +156,9 @@ class Processes(OpenedEngine[Crew]):
         On cancellation, the function call has the grace of `body` or of the pool, whichever is shorter.
         """
         data = pack_call(body)
-        with self._bodies.running(body, grace=self._terms.grace) as running_body:
+        with self._operations.running(body, grace=self._terms.grace) as running_body:
             for remaining_attempts in reversed(range(_ATTEMPTS)):
-                crew = self._resources(running_body.title, running_body.call_id)
+                crew = self._current_resources(running_body.title, running_body.call_id)
                 worker = await crew.take(running_body)
                 # If the worker dies before the function has begun, another worker is tried.
                 outcome = await self._exchange(worker, crew, running_body, data)
@@ -179,8 +181,8 @@ class Processes(OpenedEngine[Crew]):
             WorkerDiedError: the worker cannot be started.
             callboard.ActorGoneError: the pool is not open.
         """
-        self._bodies.check_open(title)
-        crew = self._resources(title)
+        self._operations.check_open(title)
+        crew = self._current_resources(title)
         worker = await crew.hire(title)
         seat = SeatProxy(title, worker, crew.end, self._terms)
         # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.
@@ -207,7 +209,7 @@ class Processes(OpenedEngine[Crew]):
             body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
             max_result = self._terms.max_result
-            kind, reply = await worker.exchange(number, call_of(inject_context(), data), max_result)
+            kind, reply = await worker.exchange(number, encode_call(inject_context(), data), max_result)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
         except BrokenError as broken:
             return await self._end_broken(worker, crew, body, number, broken.reason)
@@ -233,10 +235,10 @@ class Processes(OpenedEngine[Crew]):
             elif not worker.ended.is_set():
                 reason, recurs = reason or "its worker process closed its socket", True
             elif reason is None:
-                recurs = is_own_doing(worker.exitcode)
+                recurs = is_self_inflicted(worker.exitcode)
             # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
             await crew.end(worker, body.grace)
-        reason = reason or end_of(worker.exitcode, self._terms.cpu)
+        reason = reason or describe_end(worker.exitcode, self._terms.cpu)
         return worker.death(body, reason, begun=worker.last_begun() == number, recurs=recurs)
 
     async def _finish(

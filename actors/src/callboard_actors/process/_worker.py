@@ -28,9 +28,9 @@ from callboard_actors._engine._frames import (
     MAX_EVENT,
     Kind,
     as_json,
-    frame,
-    header_of,
-    parts_of,
+    decode_call,
+    decode_header,
+    encode_frame,
     receive_frame,
 )
 from callboard_actors._engine._replies import Reply, ReplyEncoder, limit_reply, reply_encoder, run_call
@@ -58,10 +58,10 @@ def load(settings: Settings, report: socket) -> None:
     """Import the modules of the option `preload`, which must load, then the optional modules."""
     is_forked = settings.terms.start == "fork"
     # Only registered: the main module is loaded when a name of it is needed.
-    _main_module.expect(settings.main)
+    _main_module.register_main_module(settings.main)
     for name in settings.terms.preload:
         try:
-            _main_module.module_named(name)
+            _main_module.load_module(name)
         except Exception as error:
             traceback_text = "".join(traceback.format_exception(error))
             raise FatalError(f"preload={name!r} cannot be imported: {error!r}\n{traceback_text}") from error
@@ -70,15 +70,15 @@ def load(settings: Settings, report: socket) -> None:
             raise FatalError(f"preload={name!r} starts a thread, which a fork would lose; leave it to the workers")
     for index, name in enumerate(settings.optional_modules):
         # Before the import, which may end this process in any way, even by a crash in C code.
-        report.sendall(frame(Kind.EVENT, 0, as_json({"loading": index})))
+        report.sendall(encode_frame(Kind.EVENT, 0, as_json({"loading": index})))
         try:
-            _main_module.module_named(name)
+            _main_module.load_module(name)
         except SystemExit:
             # Not `raise`: the module wants its process to end, which the pool reads as not loadable.
             os._exit(1)
         except Exception as error:
             # The import runs the main module again, which starts its program: so it would in each worker.
-            if _main_module.is_unguarded():
+            if _main_module.is_main_unguarded():
                 raise FatalError(str(error)) from error
             if not settings.quiet:
                 sys.stderr.write(f"callboard: {name} is not preloaded in worker processes: {error!r}\n")
@@ -95,7 +95,7 @@ def fail(sock: socket, error: BaseException) -> NoReturn:
     text = str(error) if isinstance(error, FatalError) else "".join(traceback.format_exception(error))
     try:
         # The end of a traceback names the error.
-        sock.sendall(frame(Kind.LOST, 0, text[-_LONGEST_REASON:].encode(errors="replace")))
+        sock.sendall(encode_frame(Kind.LOST, 0, text[-_LONGEST_REASON:].encode(errors="replace")))
     finally:
         os._exit(1)  # without a traceback: if the program has ended, it would only appear in some user's terminal
 
@@ -120,7 +120,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
     _is_serving = True
     terms = settings.terms
     is_confined = terms.confine is not None
-    _kernel.limit_process(memory=terms.memory, files=terms.max_files, for_good=is_confined)
+    _kernel.limit_resources(memory_bytes=terms.memory, max_files=terms.max_files, is_irrevocable=is_confined)
     # Output printed just before a crash is the most valuable, so it must not stay in a buffer.
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, TextIOWrapper):  # a preloaded module may have replaced it
@@ -128,7 +128,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
     faulthandler.enable()
     # Any worker may become a dedicated one, until its first call: the first frame decides.
     first = sock.recv(HEADER.size, MSG_PEEK)
-    if first and header_of(first).kind is Kind.DEDICATE:
+    if first and decode_header(first).kind is Kind.DEDICATE:
         sock.recv(HEADER.size)
         import anyio
 
@@ -144,7 +144,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
         if terms.serves_once:
             os.close(begun_counter)  # untrusted code must not be able to reset the counter
         if terms.cpu is not None:
-            _kernel.limit_processor_time(terms.cpu, for_good=is_confined)
+            _kernel.limit_processor_time(terms.cpu, is_irrevocable=is_confined)
         tell = reply_writer.begin(number)
         # A fresh copy: variables that one call sets are invisible to the next.
         outcome = copy_context().run(_outcome, body, tell, settings.backend, encoder)
@@ -154,7 +154,7 @@ def serve(sock: socket, begun_counter: int, settings: Settings) -> None:
 
 
 def _outcome(call: bytes, tell: Callable[[dict[str, Any]], None], backend: str, encoder: ReplyEncoder) -> Reply:
-    context, pickled = parts_of(call)
+    context, pickled = decode_call(call)
     # `SystemExit` is not caught: it ends the process, as in any program.
     with attach_context(context, tell):
         reply = run_call(pickled, encoder)
@@ -186,13 +186,13 @@ class _Seat:
     async def live(self) -> None:
         """Start and cancel calls as the pool requests; end the process when the pool has closed the socket."""
         from callboard_actors._engine._frames import FrameReader
-        from callboard_actors._util._own_task import spawn
+        from callboard_actors._util._own_task import start_background_task
         from callboard_actors.process._socket_reader import Incoming
 
         reader = FrameReader(Incoming(self._sock), _MAX_CALL)
         while True:
             try:
-                header, body = await reader.next()
+                header, body = await reader.read_frame()
             except ConnectionError:
                 flush()
                 os._exit(0)  # the pool is gone, so running calls have no caller
@@ -204,7 +204,7 @@ class _Seat:
             os.pwrite(self._begun_counter, BEGUN_COUNTER.pack(header.number), 0)
             self._calls[header.number] = call = _Call(header.number, body, self)
             # In a copy of this context: preloaded modules may have set context variables, such as a decimal precision.
-            spawn(call.run, "callboard_actors.process call", copy_context())
+            start_background_task(call.run, "callboard_actors.process call", copy_context())
 
     def answer(self, number: int, kind: Kind, body: bytes) -> None:
         """Send the reply of a call, and remove the call from the running calls."""
@@ -258,7 +258,7 @@ class _Call:
         reply = _CANCELLED
         try:
             if not self._is_to_end:
-                context, pickled = parts_of(self._call)
+                context, pickled = decode_call(self._call)
                 with attach_context(context, self._send_event):
                     outcome = run_call(pickled, self._seat.encoder)
                     reply = await outcome if isinstance(outcome, Coroutine) else outcome
@@ -319,7 +319,7 @@ class _ReplyWriter:
             }
             body = json.dumps(shorter).encode()
             max_length //= 2
-        data = frame(Kind.EVENT, number, body)
+        data = encode_frame(Kind.EVENT, number, body)
         with self._lock:
             if number in self._open:
                 self._send(data)
@@ -330,7 +330,7 @@ class _ReplyWriter:
             os._exit(0)  # a process forked by the call has returned from it; the call is not its own
         with self._lock:
             self._open.discard(number)
-            self._send(frame(kind, number, body))
+            self._send(encode_frame(kind, number, body))
 
     def _send(self, data: bytes) -> None:
         self._due.append(data)

@@ -15,7 +15,7 @@ import anyio
 from callboard import ActorStartError
 from callboard.extend import Body, NonsenseError, dispatch_event, inject_context
 from callboard_actors._engine._codec import pack_call
-from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, end_of, is_own_doing
+from callboard_actors._engine._errors import REPORT_TIMEOUT, WorkerDiedError, describe_end, is_self_inflicted
 from callboard_actors._engine._frames import (
     BEGUN_COUNTER,
     OUTCOMES,
@@ -23,13 +23,13 @@ from callboard_actors._engine._frames import (
     GarbageError,
     Header,
     Kind,
-    call_of,
-    frame,
+    encode_call,
+    encode_frame,
     from_json,
 )
 from callboard_actors._engine._kernel import make_shared_file
 from callboard_actors._engine._open_call import OpenCall
-from callboard_actors._util._own_task import finish
+from callboard_actors._util._own_task import run_to_end
 from callboard_actors.process._plain_codec import decode_worker_reply
 from callboard_actors.process._settings import PoolOptions, Settings
 from callboard_actors.process._socket_reader import Incoming
@@ -62,7 +62,7 @@ async def until_loaded(reader: FrameReader, settings: Settings, process: str) ->
     """Wait until a zygote or a new interpreter has loaded its modules; `process` names it in errors."""
     loading = None
     try:
-        while (message := await reader.next())[0].kind is Kind.EVENT:
+        while (message := await reader.read_frame())[0].kind is Kind.EVENT:
             loading = settings.optional_modules[from_json(message[1])["loading"]]
     except ConnectionError:
         # It ended between this report and the next one, so this module has ended it.
@@ -185,7 +185,7 @@ class WorkerProxy:
     async def until_loaded(self, settings: Settings) -> None:
         """Send the settings to a worker's new interpreter, and wait until the interpreter has loaded its modules."""
         with suppress(ConnectionError):  # it has ended; `until_loaded` finds out why
-            await self.send(frame(Kind.CALL, 0, pickle.dumps(settings)))
+            await self.send(encode_frame(Kind.CALL, 0, pickle.dumps(settings)))
         # Trusted here: no call has run in it.
         await until_loaded(self.reader(LONGEST_REASON, 0), settings, "a new interpreter")
 
@@ -197,9 +197,9 @@ class WorkerProxy:
         self.calls += 1
         reader = self.reader(max_result, number)
         try:
-            await self.send(frame(Kind.CALL, number, body), number)
+            await self.send(encode_frame(Kind.CALL, number, body), number)
             while True:
-                header, payload = await reader.next()
+                header, payload = await reader.read_frame()
                 if header.kind is not Kind.EVENT:
                     break
                 deliver_event(payload)
@@ -212,10 +212,12 @@ class WorkerProxy:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
         return header.kind, payload
 
-    def reader(self, max_result: int, only: int | None = None) -> FrameReader:
-        """Return a reader of the worker's frames: of all calls, or only of the call with the number `only`."""
+    def reader(self, max_payload: int, only_number: int | None = None) -> FrameReader:
+        """Return a reader of the worker's frames: of all calls, or only of the call `only_number`."""
         kinds = OUTCOMES | {Kind.EVENT}
-        return FrameReader(Incoming(self._sock), max_result, bound="max_result is {}", only=only, kinds=kinds)
+        return FrameReader(
+            Incoming(self._sock), max_payload, limit_text="max_result is {}", only_number=only_number, kinds=kinds
+        )
 
     async def send(self, data: bytes, number: int = 0) -> None:
         """Write bytes of the call `number` to the worker; only one task may write at a time."""
@@ -354,16 +356,16 @@ class SeatProxy:
         """Run an async function in the worker, concurrently with other calls; see `callboard.extend.Seat`."""
         if self._reason is not None or self._worker.is_ending:
             raise self._death(body, begun=False)
-        data = call_of(inject_context(), pack_call(body))
+        data = encode_call(inject_context(), pack_call(body))
         # No await from here to the `try`: a call that is registered is also ended. A number is never reused, so a late
         # frame cannot reach another call.
         number = next(self._numbers)
         self._calls[number] = call = OpenCall[bytes]()
-        self._enqueue(frame(Kind.CALL, number, data), call)
+        self._enqueue(encode_frame(Kind.CALL, number, data), call)
         try:
             if body.on_begin is not None:
                 body.on_begin()  # in the `try`: after its error, the call must not stay registered
-            await call.until_over(deliver_event)
+            await call.deliver_events_until_over(deliver_event)
         except GarbageError as error:
             await self._break(f"its worker process sent what is no reply: {error}")
             # The reply of a broken worker is its death, which has to be known before the error is built.
@@ -372,7 +374,7 @@ class SeatProxy:
             call.reply = None
         except BaseException:
             # In a task of its own: the call is ended even if this task is cancelled by force.
-            await finish(partial(self._cancel, number, call, body), "callboard_actors.process ending")
+            await run_to_end(partial(self._cancel, number, call, body), "callboard_actors.process ending")
             raise
         if call.reply is None:
             # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began,
@@ -393,10 +395,10 @@ class SeatProxy:
             call.lose("it was cancelled")
             return
         # In the same queue as calls: the worker never reads a cancellation before its call.
-        self._enqueue(frame(Kind.CANCEL, number))
+        self._enqueue(encode_frame(Kind.CANCEL, number))
         grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
         with anyio.move_on_after(grace, shield=True):
-            await call.until_ended()
+            await call.until_over()
         if not call.is_over:
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
             await self._break(reason, is_fault_of_worker=False)
@@ -424,8 +426,8 @@ class SeatProxy:
             elif worker.is_ending:
                 self._reason = "its worker process was ended with its block, or with its pool"
             else:
-                self._reason = end_of(worker.exitcode, None)
-                self._recurs = is_own_doing(worker.exitcode)
+                self._reason = describe_end(worker.exitcode, cpu_seconds=None)
+                self._recurs = is_self_inflicted(worker.exitcode)
             calls, self._calls = self._calls, {}
             for call in calls.values():
                 call.lose(self._reason)
@@ -465,7 +467,7 @@ class SeatProxy:
         try:
             with suppress(*_LOSS_ERRORS):
                 while True:
-                    self._receive(*await self._reader.next())
+                    self._receive(*await self._reader.read_frame())
         except GarbageError as error:  # ends the connection: the bytes after it cannot be trusted to be frames
             await self._break(f"its worker process sent what is no reply: {error}")
             return

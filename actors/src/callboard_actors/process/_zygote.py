@@ -24,7 +24,7 @@ from socket import socket, socketpair
 from typing import TYPE_CHECKING, Final, NoReturn
 
 from callboard_actors._engine import _kernel
-from callboard_actors._engine._frames import Kind, as_json, frame
+from callboard_actors._engine._frames import Kind, as_json, encode_frame
 from callboard_actors._util._import_path import import_path
 from callboard_actors.process import _worker
 from callboard_actors.process._confinement._confine import CannotConfineError
@@ -196,10 +196,10 @@ class _Zygote:
             lifeline, _ = os.pipe()  # the write end stays here, and closes when this process dies
             os.set_inheritable(lifeline, True)
             self._start = partial(_spawn_worker, lifeline)
-        self._exempt = _kernel.children()  # processes started by preloaded modules, which are no orphans
+        self._exempt = _kernel.child_pids()  # processes started by preloaded modules, which are no orphans
 
     def _report(self, number: int, report: str, value: int) -> None:
-        self._control.sendall(frame(Kind.EVENT, number, as_json({report: value})))
+        self._control.sendall(encode_frame(Kind.EVENT, number, as_json({report: value})))
 
     def run(self) -> None:
         """Execute the pool's commands and report the ends of workers, until the pool closes its socket or dies."""
@@ -219,7 +219,7 @@ class _Zygote:
         _kernel.adopt_orphans()
         self._poll.register(self._control, select.POLLIN)
         self._poll.register(self._wake_reader, select.POLLIN)
-        self._control.sendall(frame(Kind.VALUE))
+        self._control.sendall(encode_frame(Kind.VALUE))
         while not self._is_terminated and os.getppid() == self._settings.parent:
             # Until a kill, a report or a check of the parent is due.
             due = [child.kill_at for child in self._living.values() if child.kill_at is not None]
@@ -276,7 +276,7 @@ class _Zygote:
             has_reaped = self._reap()
             # While ended workers wait to be reported, every unknown child is an orphan of a worker. Killing orphans
             # makes new ones of their children, so this repeats until nothing more was reaped.
-            orphans = _kernel.children() - self._living.keys() - self._exempt if self._ended else set[int]()
+            orphans = _kernel.child_pids() - self._living.keys() - self._exempt if self._ended else set[int]()
             for pid in orphans:
                 os.kill(pid, signal.SIGKILL)
             if not has_reaped:
@@ -290,7 +290,7 @@ class _Zygote:
         """Reap all child processes that have ended; return whether any process was reaped."""
         has_reaped = False
         while self._living or self._ended:
-            process = _kernel.reap(self._living)
+            process = _kernel.reap_child(self._living)
             if process is None:
                 break
             has_reaped = True
@@ -306,7 +306,9 @@ class _Zygote:
         for pid in self._living:
             _kernel.signal_group(pid, signal.SIGKILL)
         deadline = time.monotonic() + _ORPHANS_TIME
-        while (remaining := (_kernel.children() | self._living.keys()) - self._exempt) and time.monotonic() < deadline:
+        while (
+            remaining := (_kernel.child_pids() | self._living.keys()) - self._exempt
+        ) and time.monotonic() < deadline:
             # Repeated, since killed processes leave orphans, and a process may fork before its signal arrives.
             for pid in remaining:
                 _kernel.signal_group(pid, signal.SIGKILL) if pid in self._living else os.kill(pid, signal.SIGKILL)
@@ -367,7 +369,7 @@ def main_of_spawned(fds: Sequence[int], lifeline: int, parent: int) -> NoReturn:
     os.close(output)
 
     def run_worker() -> None:
-        sock.sendall(frame(Kind.VALUE))
+        sock.sendall(encode_frame(Kind.VALUE))
         _worker.serve(sock, begun_counter, settings)
 
     end_after(run_worker)

@@ -80,7 +80,7 @@ class Crew:
 
     def _end(self) -> None:
         self.is_dismissed = True
-        self._host_places.fail_waiting()
+        self._host_places.fail_waiting_bodies()
         self._is_filled.set()
         self._has_ended.set()
 
@@ -114,7 +114,7 @@ class Crew:
                     self._is_filled.set()
                     return
                 _logger.warning("a Ray actor cannot be started; it is tried again until it can: %s", error)
-                await anyio.sleep(backoff.next())
+                await anyio.sleep(backoff.next_pause())
 
     async def _run_host(self, host: HostProxy) -> None:
         """Start a Ray actor, make it available to calls, and wait until it has ended."""
@@ -262,7 +262,7 @@ class RayEngine(OpenedEngine[Crew]):
             patience=patience,
         )
         join = partial(connect, address)
-        super().__init__(lambda: Crew(self._terms, join), noun="engine on Ray", task="callboard_actors.ray")
+        super().__init__(lambda: Crew(self._terms, join), noun="engine on Ray", task_name="callboard_actors.ray")
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise `TypeError` for a function that cannot be pickled; `title` names it in the error."""
@@ -270,14 +270,14 @@ class RayEngine(OpenedEngine[Crew]):
 
     async def run_body(self, body: Body, /) -> Any:
         """Run one function call (`body`) of a tool or actor in a Ray actor; see `callboard.Engine`."""
-        with self._bodies.running(body, grace=self._terms.grace) as noted:
-            return await self._resources(body.title, body.call_id).run_body(noted)
+        with self._operations.running(body, grace=self._terms.grace) as noted:
+            return await self._current_resources(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
         """Start a dedicated Ray actor in addition to the engine's `workers`; end it after the `async with` block."""
-        self._bodies.check_open(title)
-        host = await self._resources(title).hire(title)
+        self._operations.check_open(title)
+        host = await self._current_resources(title).hire(title)
         try:
             yield host
         finally:

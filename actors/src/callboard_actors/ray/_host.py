@@ -181,7 +181,7 @@ class _Call:
         """Start the call in a task of its own; a function or argument that cannot be loaded is the end of the call."""
         try:
             # Here, in the order of requests: a later request may make the Ray actor forget the function.
-            function, args, kwargs = functions.call_of(self._sent_call.data)
+            function, args, kwargs = functions.load_call(self._sent_call.data)
         except Exception as error:
             self._end((Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")))
             return

@@ -24,7 +24,7 @@ from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
 from callboard_actors._engine._frames import versions
 from callboard_actors._engine._open_call import OpenCall
-from callboard_actors._util._own_task import finish
+from callboard_actors._util._own_task import run_to_end
 from callboard_actors.ray._connection import missing_resources
 from callboard_actors.ray._host import LONGEST_BATCH, Answer, Event, Host, SentBatch, SentCall
 from callboard_actors.ray._options import RayOptions
@@ -200,13 +200,13 @@ class HostProxy:
             self._queue.append((call, SentCall(number, inject_context(), pickled.data), pickled))
             self._calls[number] = call
             self._send_soon()
-            await call.until_over(dispatch_event)
+            await call.deliver_events_until_over(dispatch_event)
         except BaseException:
             if call is None:
                 on_end()
             else:
                 # In a task of its own: the body is ended even if this task is cancelled by force.
-                await finish(partial(self._end_call, number, call, body, on_end), "callboard_actors.ray ending")
+                await run_to_end(partial(self._end_call, number, call, body, on_end), "callboard_actors.ray ending")
             raise
         on_end()
         if call.reply is None:
@@ -228,7 +228,7 @@ class HostProxy:
                 self._cancelled.append(number)
                 self._send_soon()
             with anyio.move_on_after(grace):
-                await call.until_ended()
+                await call.until_over()
             if not call.is_over:
                 await self.end(
                     f"its Ray actor was ended: {body.title!r} had been cancelled there and did not end within its grace"
@@ -324,7 +324,7 @@ class HostProxy:
         if not self.has_started:
             self.kill()
         else:
-            await finish(self._leave, "callboard_actors.ray leaving")
+            await run_to_end(self._leave, "callboard_actors.ray leaving")
 
     async def _leave(self) -> None:
         try:

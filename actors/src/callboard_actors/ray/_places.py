@@ -11,7 +11,7 @@ from typing import Generic, Protocol, TypeVar
 
 import anyio
 
-from callboard_actors._engine._lifecycle import Waiting
+from callboard_actors._engine._lifecycle import WaitingCall
 
 
 class _RayActor(Protocol):
@@ -23,7 +23,7 @@ HostT = TypeVar("HostT", bound=_RayActor)
 
 
 @dataclass(eq=False, slots=True)
-class _WaitingBody(Waiting[HostT]):
+class _WaitingBody(WaitingCall[HostT]):
     is_sync: bool = False
 
 
@@ -59,7 +59,7 @@ class Places(Generic[HostT]):
         return None if self._waiting else self._take_host(is_sync=is_sync)
 
     async def take(self, *, is_sync: bool, patience: float, is_hopeless: Callable[[], bool]) -> HostT | None:
-        """Wait for a place and return its Ray actor; return `None` if `fail_waiting()` is called meanwhile.
+        """Wait for a place and return its Ray actor; return `None` if `fail_waiting_bodies()` is called meanwhile.
 
         Args:
             is_sync: kind of the body that needs the place.
@@ -74,9 +74,9 @@ class Places(Generic[HostT]):
         self._assign()
         was_hopeless = is_hopeless()
         try:
-            while not body.answered.is_set():
+            while not body.has_answer.is_set():
                 with anyio.move_on_after(patience):
-                    await body.answered.wait()
+                    await body.has_answer.wait()
                     break
                 if was_hopeless and is_hopeless():
                     raise TimeoutError
@@ -85,7 +85,7 @@ class Places(Generic[HostT]):
             # After a place was assigned, pass it on, or it would stay taken for ever.
             if body.worker is not None:
                 self.give_back(body.worker, is_sync=is_sync)
-            elif not body.answered.is_set():
+            elif not body.has_answer.is_set():
                 self._waiting.remove(body)
                 self._assign()  # the body may have kept a Ray actor free
             raise
@@ -97,7 +97,7 @@ class Places(Generic[HostT]):
             self._loads[host] -= self._weight(is_sync=is_sync)
             self._assign()
 
-    def fail_waiting(self) -> None:
+    def fail_waiting_bodies(self) -> None:
         """Answer all waiting bodies that they get no place, and withdraw all places."""
         self._loads.clear()
         while self._waiting:

@@ -13,10 +13,10 @@ from ray import cloudpickle
 
 from callboard.extend import Body
 from callboard_actors._engine import _codec
-from callboard_actors._engine._codec import refusal
+from callboard_actors._engine._codec import refusal_text
 from callboard_actors._engine._frames import Kind
-from callboard_actors._engine._main_module import NAMES
-from callboard_actors._engine._pickles import attributes_to, find_by_attributes, loads
+from callboard_actors._engine._main_module import MAIN_NAMES
+from callboard_actors._engine._pickles import attribute_path_to, find_by_attributes, loads
 
 
 # Ray has no types for its cloudpickle.
@@ -25,7 +25,11 @@ class _Pickler(cast("type[Any]", cloudpickle.Pickler)):  # type: ignore[misc]
 
     def reducer_override(self, obj: Any) -> Any:
         # By value, it would be sent with all globals that it refers to.
-        if isinstance(obj, FunctionType) and obj.__module__ not in NAMES and (attributes := attributes_to(obj)):
+        if (
+            isinstance(obj, FunctionType)
+            and obj.__module__ not in MAIN_NAMES
+            and (attributes := attribute_path_to(obj))
+        ):
             return find_by_attributes, (obj.__module__, obj.__qualname__, attributes)
         return super().reducer_override(obj)
 
@@ -57,9 +61,9 @@ def pickle_function(function: Callable[..., Any]) -> PickledFunction:
         return stored
     data = dumps(function)
     pickled = PickledFunction(blake2b(data, digest_size=16).digest(), data)
-    if isinstance(function, FunctionType) and function.__module__ not in NAMES:
+    if isinstance(function, FunctionType) and function.__module__ not in MAIN_NAMES:
         module_object = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
-        if module_object is function or attributes_to(function):
+        if module_object is function or attribute_path_to(function):
             _pickled_functions[function] = pickled
     return pickled
 
@@ -113,7 +117,7 @@ class Functions:
             self._pickles.pop(digest, None)
             self._loaded.pop(digest, None)
 
-    def call_of(self, data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
+    def load_call(self, data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Unpickle a call: its function and its arguments. Any error may be raised, such as a missing module."""
         digest, args, kwargs = loads(data)
         arguments = (self._load(value.digest) if type(value) is _Function else value for value in args)
@@ -137,8 +141,8 @@ def check(fn: Callable[..., Any], title: str) -> None:
         dumps(fn)
     except Exception as error:
         kind = "class" if isinstance(fn, type) else "function"
-        hint = "; move it into a module that the cluster has" if getattr(fn, "__module__", None) in NAMES else ""
-        raise TypeError(refusal(title, kind, error, "on Ray") + hint) from error
+        hint = "; move it into a module that the cluster has" if getattr(fn, "__module__", None) in MAIN_NAMES else ""
+        raise TypeError(refusal_text(title, kind, error, "on Ray") + hint) from error
 
 
 def decode_reply(kind: Kind, data: bytes, body: Body) -> Any:

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from callboard_actors._util._options import variables
+from callboard_actors._util._options import check_environment
 
 _INHERITED = ("PATH", "LANG", "TZ")
 _NOWHERE = "/nonexistent"
@@ -69,7 +69,7 @@ class Confine:
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")
-        object.__setattr__(self, "environment", variables("environment", self.environment))
+        object.__setattr__(self, "environment", check_environment("environment", self.environment))
 
     def environment_from(self, environ: Mapping[str, str]) -> dict[str, str]:
         """Return all environment variables of a worker; `environ` are the environment variables of this process."""
