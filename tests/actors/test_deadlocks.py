@@ -8,7 +8,7 @@ import anyio
 import pytest
 from anyio.abc import TaskGroup
 
-from callboard import Actor, DeadlockError, Supervisor, child, handler, keyed
+from callboard import Actor, DeadlockError, Reply, Supervisor, child, handler, keyed, running
 from tests.helpers import keep
 
 world: dict[str, Any] = {}
@@ -177,6 +177,31 @@ async def test_what_a_handler_is_about_to_leave_behind_is_no_deadlock() -> None:
     async with nodes():
         assert await world["A"].leave_running("B", "A") == "left"
         await anyio.sleep(20)
+    assert world["came_to"] == "done"
+
+
+async def test_a_reply_in_the_moment_in_which_it_is_sure_that_there_is_no_deadlock_reaches_its_caller() -> None:
+    """After five seconds, it is sure. On asyncio, the end of this wait would hide a reply in the same step."""
+    replies: list[Reply[str]] = []
+
+    class Desk(Actor):
+        @handler
+        async def wait_for(self, route: tuple[str, ...]) -> str:
+            await anyio.sleep(0.5)
+            return await follow(route)
+
+        @handler(deferred=True)
+        async def later(self, reply: Reply[str]) -> None:
+            replies.append(reply)
+
+    async with nodes() as group, running(Desk()) as world["desk"]:
+        begin = anyio.current_time()
+        group.start_soon(world["desk"].wait_for, ("A",))
+        group.start_soon(world["A"].leave_running, "sleep.1", "desk.later")
+        # A moment before the timer of five seconds, and within the resolution of the loop's clock.
+        await anyio.sleep_until(begin + 1 + 5 - 1e-9)
+        assert replies.pop().send("done")
+        await anyio.sleep(1)
     assert world["came_to"] == "done"
 
 

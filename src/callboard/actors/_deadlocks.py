@@ -23,10 +23,11 @@ async def refuse_circle(message: Message) -> None:
         with message.loop.scope(message.loop.now() + _PATIENCE, 0.0):
             await message.wakeup.wait()
         with message.target.lock:
-            if not message.has_ended:
-                # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the
-                # new one.
-                message.wakeup = message.loop.wakeup()
+            # A wakeup serves one wait, and the timeout has ended this one. Under the lock, so that `end()` sets the new
+            # one, unless the message has ended in the moment of the timeout.
+            message.wakeup = message.loop.wakeup()
+            if message.has_ended:
+                message.wakeup.set()
         chain = find_circle(message, _needs_of)
     if chain is None:
         return
