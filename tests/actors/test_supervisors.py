@@ -144,6 +144,14 @@ async def test_an_actor_is_replaced_when_it_is_old_and_idle() -> None:
         assert Worker.log == ["+w", "-w"] * 2 + ["+w"]
 
 
+async def test_an_actor_that_starts_for_longer_than_its_age_answers() -> None:
+    """Its age counts from the end of its start: otherwise each incarnation would be replaced before its first call."""
+    async with Supervisor([child(Worker("w", slow=20), name="w", max_age=10)]) as tree:
+        with anyio.fail_after(100):
+            assert await tree["w"].work() == "w"
+    assert Worker.log == ["+w", "-w"]
+
+
 async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone() -> None:
     """The queued asks must not depend on another ask to trigger the replacement."""
     async with Supervisor(workers("w", max_calls=1)) as tree, anyio.create_task_group() as group:

@@ -106,7 +106,8 @@ class Incarnation:
         self._culprit: tuple[str | None, bool] = (None, False)
         # `_ends_by`: loop time by which an actor that lost its key must have ended.
         self._calls, self._ends_by = 0, math.inf
-        self._retires_at = math.inf if lifespan.max_age is None else self.loop.now() + lifespan.max_age
+        # Loop time at which it is due by its age, counted from the end of `start`: a slow start must not use it up.
+        self._retires_at = math.inf
         self._max_calls = math.inf if lifespan.max_calls is None else lifespan.max_calls
         # It was due, and ended when nothing ran or was owed: the next incarnation replaces it.
         self._is_retired = False
@@ -220,6 +221,8 @@ class Incarnation:
                 if self._killed is not None:
                     self._handler_scope.cancel()  # killed during `start`, which completed all the same
                 self._enter(State.SERVING)
+                if self._lifespan.max_age is not None:
+                    self._retires_at = self.loop.now() + self._lifespan.max_age
                 # From here on, senders in any thread wake this incarnation. Earlier messages wait in the mailbox.
                 with self._cell.lock:
                     self._cell.incarnation = self
