@@ -17,6 +17,7 @@ from callboard import (
     Supervisor,
     UnknownCall,
     child,
+    cleanup,
     handler,
     keyed,
 )
@@ -130,6 +131,26 @@ async def test_a_handler_that_breaks_its_actor_and_a_reply_that_is_owed_are_ende
             report = await tree.drain(0)
     assert kinds == ["ActorDiedError"]
     assert [call.tool for call in report.unknown] == [f"Desk.{name}"]
+
+
+async def test_a_deferred_handler_that_a_drain_ends_within_its_clean_up_is_unknown() -> None:
+    """It returns as usual, and without a reply: its caller must not take `None` for the reply."""
+
+    class Careful(Actor):
+        @handler(deferred=True)
+        async def later(self, reply: Reply[str]) -> None:
+            self.reply = reply
+            with cleanup():
+                await anyio.sleep(2)
+
+    kinds: list[str] = []
+    with anyio.fail_after(WAIT):
+        async with Supervisor([Careful()]) as tree, anyio.create_task_group() as group:
+            group.start_soon(_expect_end, tree[Careful].later(), ActorDiedError, "Careful was drained", kinds)
+            await anyio.sleep(1)
+            report = await tree.drain(0)
+    assert kinds == ["ActorDiedError"]
+    assert [call.tool for call in report.unknown] == ["Careful.later"]
 
 
 async def test_actors_by_key_are_drained_together_and_none_begins_to_live() -> None:

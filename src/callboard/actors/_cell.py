@@ -362,11 +362,14 @@ class Cell:
                         logging.WARNING, f"{message.title} failed after its reply had been sent", error, shows_text=True
                     )
                 return
-            # The mailbox moves on; `unanswered` keeps the message until its reply is sent or the actor dies.
-            if message.handler.deferred and error is None and not message.cancel_asked:
-                message.state = "deferred"
-                self.unanswered[message] = None
-                return
+            if message.handler.deferred and error is None:
+                # The mailbox moves on; `unanswered` keeps the message until its reply is sent or the actor dies.
+                if not message.cancel_asked:
+                    message.state = "deferred"
+                    self.unanswered[message] = None
+                    return
+                # The caller of a drained call still waits, and `value` is no reply.
+                error = message.kill_error
             self.unanswered.pop(message, None)
             message.end(value, error)
 
