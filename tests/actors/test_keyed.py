@@ -12,13 +12,14 @@ from callboard import (
     ActorDiedError,
     ActorGoneError,
     InMemorySnapshots,
+    Reply,
     ToolNode,
     child,
     handler,
     keyed,
     tool_call,
 )
-from tests.helpers import live_tasks
+from tests.helpers import keep, live_tasks
 
 from ._lives import lives
 
@@ -284,6 +285,31 @@ async def test_an_actor_that_makes_room_lets_its_handlers_end_however_old_it_is(
         await anyio.sleep(2)
 
     assert (waiting.alive, waiting.waiting) == (1, 1)
+    assert lives == ["start a", "stop a", "start b", "stop b"]
+
+
+async def test_an_actor_that_makes_room_sends_the_replies_that_it_owes() -> None:
+    """An eviction ends no call, also not one whose handler returns without a reply after the eviction has begun."""
+    replies: list[Reply[str]] = []
+    outcomes: list[object] = []
+
+    class Desk(Counter):
+        @handler(deferred=True, group="desk")
+        async def later(self, reply: Reply[str], seconds: float) -> None:
+            """Keep the reply after a while."""
+            await anyio.sleep(seconds)
+            replies.append(reply)
+
+    async with keyed(child(Desk, cap=1)) as desks, anyio.create_task_group() as group:
+        group.start_soon(keep, outcomes, desks["a"].later(3.0))
+        await anyio.sleep(1)
+        group.start_soon(keep, outcomes, desks["b"].up())
+        group.start_soon(keep, outcomes, desks["a"].later(0.0))  # its end finds that "b" waits
+        await anyio.sleep(1)
+        replies.pop().send("second")
+        await anyio.sleep(5)
+        replies.pop().send("first")
+    assert outcomes == ["second", "first", 1]
     assert lives == ["start a", "stop a", "start b", "stop b"]
 
 

@@ -165,6 +165,26 @@ async def test_an_old_actor_is_replaced_when_the_caller_of_a_kept_reply_has_gone
         assert await tree["w"].work() == "w"
 
 
+@pytest.mark.parametrize("terms", [{"max_calls": 1}, {"max_age": 10}])
+async def test_an_actor_that_is_to_be_replaced_takes_calls_while_it_owes_a_reply(terms: dict[str, float]) -> None:
+    """The reply may depend on a later call. If that waited for the next incarnation, both would wait for ever."""
+
+    class Exchange(Worker):
+        @handler
+        async def send(self, text: str) -> None:
+            KEPT.pop().send(text)
+
+    outcomes: list[object] = []
+    async with Supervisor([child(Exchange, **terms)]) as tree, anyio.create_task_group() as group:
+        with anyio.fail_after(100):
+            group.start_soon(keep, outcomes, tree[Exchange].later())
+            await anyio.sleep(20)
+            await tree[Exchange].send("sent")
+            assert await tree[Exchange].work() == "w"
+    assert outcomes == ["sent"]
+    assert Worker.log[:3] == ["+w", "-w", "+w"]
+
+
 @pytest.mark.parametrize(
     ("when_full", "came_to"),
     [

@@ -300,6 +300,12 @@ class Cell:
                 observer(event)
 
     @property
+    def owes_reply(self) -> bool:
+        """Return whether a deferred handler has ended without its reply. The caller holds the lock."""
+        # A list: garbage collection may drop a `Reply` at each step, and so change the dict.
+        return any(message.state == "deferred" for message in list(self.unanswered))
+
+    @property
     def is_idle(self) -> bool:
         """Return whether no message waits in the mailbox, runs, or waits for a deferred reply."""
         return not (self.mailbox.running or self.mailbox.waiting or self.unanswered or self.urgent)

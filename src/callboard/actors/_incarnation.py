@@ -50,9 +50,10 @@ class State(IntEnum):
     SERVING = auto()
     """Every message may begin."""
     DUE = auto()
-    """It has reached `max_age` or `max_calls`: only messages that a running handler awaits may begin."""
+    """It has reached `max_age` or `max_calls`: only messages that a running handler awaits may begin, or any while the
+    actor owes a reply, which may depend on a later message."""
     ENDING = auto()
-    """It stops when its handlers have ended, whatever their time; messages as when it is due."""
+    """It stops when its handlers have ended and its replies were sent, whatever their time; messages as when due."""
     HURRIED = auto()
     """It stops when its handlers have ended, which have a time limit; no message begins."""
     STOPPING = auto()
@@ -122,14 +123,15 @@ class Incarnation:
             # While the actor ends, the handler that awaits the message still runs inside the nursery's block. So the
             # nursery is still open.
             with self._cell.lock:
-                message = self._cell.next_urgent(only_awaited_here=self._is_ending)
+                message = self._cell.next_urgent(only_awaited_here=self._is_ending and self.takes_no_more)
             if message is None:
                 return
             self._nursery.start(partial(self._run_concurrently, message), message.grace)
 
     @property
     def takes_no_more(self) -> bool:
-        return self._state > State.SERVING
+        is_patient = self._state < State.HURRIED
+        return self._state > State.SERVING and not (is_patient and self._cell.owes_reply)
 
     @property
     def _is_ending(self) -> bool:
@@ -277,16 +279,13 @@ class Incarnation:
     async def _run_message_loop(self) -> None:
         """Take messages from the mailbox in order until the actor ends; raise the error of a crash."""
         cell, steps_without_pause = self._cell, 0
-        while self._crash is None:
-            if self._state is State.HURRIED or (self._state is State.ENDING and not cell.mailbox.running):
-                break  # the stop is urgent, or no handler runs that could await a message
+        while self._crash is None and self._state is not State.HURRIED:
             with cell.lock:
-                is_due = self._calls >= self._max_calls or self.loop.now() >= self._retires_at
-                if is_due:
+                if self._calls >= self._max_calls or self.loop.now() >= self._retires_at:
                     self._enter(State.DUE)
-                if self._state is State.DUE and not (cell.mailbox.running or cell.unanswered):
-                    self._is_retired = True
-                    break  # nothing runs here that could await a message
+                if self._state > State.SERVING and not (cell.mailbox.running or cell.unanswered):
+                    self._is_retired = self._state is State.DUE
+                    break  # nothing runs here, or is owed, that could depend on a message
                 message = cell.next(only_awaited_here=self.takes_no_more)
                 wakeup = self._wakeup
                 if message is None:
