@@ -1,5 +1,8 @@
 """Supervisors: the order of starts, stops and restarts, and the results of asks meanwhile."""
 
+import gc
+import sys
+from types import FrameType
 from typing import Any, ClassVar
 
 import anyio
@@ -183,6 +186,42 @@ async def test_an_actor_that_is_to_be_replaced_takes_calls_while_it_owes_a_reply
             assert await tree[Exchange].work() == "w"
     assert outcomes == ["sent"]
     assert Worker.log[:3] == ["+w", "-w", "+w"]
+
+
+async def test_an_actor_stops_in_order_also_if_a_reply_is_collected_at_this_moment() -> None:
+    """The collector may run at any call. It drops the reply, which settles its message while others are looked at."""
+
+    class Forgetful(Worker):
+        @handler(deferred=True)
+        async def forget(self, reply: Reply[str]) -> None:
+            cycle: list[object] = [reply]
+            cycle.append(cycle)
+
+        @handler
+        async def end(self) -> None:
+            sys.setprofile(collect)
+            raise BrokenError
+
+    def collect(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code.co_name == "is_taken_only":
+            sys.setprofile(None)
+            gc.collect()
+
+    outcomes: list[object] = []
+    gc.disable()
+    try:
+        async with Supervisor([child(Forgetful)], backoff=SOON) as tree, anyio.create_task_group() as group:
+            for _ in range(2):
+                group.start_soon(keep, outcomes, tree[Forgetful].forget())
+            await anyio.sleep(1)
+            with pytest.raises(ActorDiedError):
+                await tree[Forgetful].end()
+            assert await tree[Forgetful].work() == "w"
+    finally:
+        sys.setprofile(None)
+        gc.enable()
+    assert [type(outcome).__name__ for outcome in outcomes] == ["RuntimeError"] * 2
+    assert Worker.log == ["+w", "-w"] * 2
 
 
 @pytest.mark.parametrize(

@@ -385,8 +385,9 @@ class Cell:
             self.incarnation = None
             # First: a message that was taken, and whose handler has not begun, is safe to run in the next incarnation.
             # Reversed, because each one goes to the front of its queue: the order of arrival is kept.
+            # A list: garbage collection may drop a `Reply` at each step, and so change the dict.
             for begun, queue in ((self.mailbox.running, self.mailbox.waiting), (self.unanswered, self.urgent)):
-                for message in reversed([message for message in begun if message.is_taken_only]):
+                for message in reversed([message for message in list(begun) if message.is_taken_only]):
                     message.state = "waiting"
                     del begun[message]
                     queue[message] = None
