@@ -13,7 +13,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, HumanMessage, Too
 from langchain_core.tools import tool
 
 from callboard import CallPolicy, Limit, RunEvent, RunInfo, ToolNode, create_react_agent, tool_call
-from callboard.telemetry import RecordingWriter
+from callboard.exceptions import CallCancelledError
+from callboard.telemetry import RecordingWriter, read_recording
 from callboard.telemetry._capture import Capture, conversation, repeatable
 from callboard.telemetry._recording import _recorder as module
 from callboard.testing import Recorder, ScriptedModel, calls
@@ -68,6 +69,45 @@ async def test_waits_retries_and_endings_are_in_it(tmp_path: Path) -> None:
     assert ends["timeout"]["t"] == pytest.approx(4)
     assert ends["timeout"]["error"] == "timeout"
     assert [line["error"] for line in lines if line["event"] == "gave_up"] == ["callboard._calls._gate.NoPlaceError"]
+
+
+@pytest.mark.parametrize("captures", [True, False])
+async def test_a_call_that_was_cancelled_alone_is_recorded_with_who_did_it_and_why(
+    tmp_path: Path, captures: bool
+) -> None:
+    """The reason is a text of the application, so it is recorded only with arguments and results, and redacted."""
+    path = tmp_path / "run.jsonl"
+
+    async def stop() -> str:
+        """Stop."""
+        raise CallCancelledError("stop", None)
+
+    node = ToolNode([Recorder().tool("slow", seconds=50), stop], handle_tool_errors=True)
+    with RecordingWriter(path, capture=captures, redact=lambda value: "***" if value == "token" else value):
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run_calls, node, *(tool_call("slow", f"{n}") for n in range(3)), tool_call("stop", "3"))
+            await anyio.sleep(2)
+            for number, reason in enumerate(("not needed", "token", "")):
+                assert await node.cancel(f"{number}", reason)
+
+    recorded_calls = list(read_recording(path).calls())
+    assert [recorded_call.outcome for recorded_call in recorded_calls] == ["cancelled"] * 4
+    assert [recorded_call.cancelled_by for recorded_call in recorded_calls] == [*["application"] * 3, "tool"]
+    reasons = {recorded_call.id: recorded_call.reason for recorded_call in recorded_calls}
+    assert reasons == {
+        **dict(zip("012", ("not needed", "***", "") if captures else [None] * 3, strict=True)),
+        "3": None,
+    }
+
+
+async def test_a_call_that_was_cancelled_with_others_was_cancelled_by_nobody(tmp_path: Path) -> None:
+    path = tmp_path / "run.jsonl"
+    node = ToolNode([Recorder().tool("slow", seconds=50)])
+    with RecordingWriter(path, capture=True):
+        with anyio.move_on_after(2):
+            await run_calls(node, tool_call("slow", "call_1"))
+    (recorded_call,) = read_recording(path).calls()
+    assert (recorded_call.outcome, recorded_call.cancelled_by, recorded_call.reason) == ("cancelled", None, None)
 
 
 async def test_a_part_after_a_line_that_was_cut_begins_a_line(tmp_path: Path) -> None:

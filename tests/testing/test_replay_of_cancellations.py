@@ -1,5 +1,6 @@
 """`replay` repeats the cancellations of a recording: of single calls, of runs, and by the error of another call."""
 
+import json
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 from langgraph.checkpoint.memory import InMemorySaver
 
 from callboard import Agent, CallPolicy, Limit, ToolNode, create_react_agent, tool_call
-from callboard.exceptions import RunCancelledError
+from callboard.exceptions import CallCancelledError, RunCancelledError
 from callboard.telemetry import RecordingWriter
 from callboard.testing import ReplayDifferenceError, ScriptedModel, backend, replay
 
@@ -26,7 +27,7 @@ def name(request: pytest.FixtureRequest) -> str:
 
 
 def agent_of(*script: Any, delay: float = 0, handles_errors: bool = False, **policy: Any) -> Agent:
-    """Return an agent with a tool that takes `x` seconds, and a tool that fails."""
+    """Return an agent with a tool that takes `x` seconds, a tool that fails, and a tool that cancels itself."""
 
     async def fetch(x: int) -> str:
         """Fetch."""
@@ -37,9 +38,14 @@ def agent_of(*script: Any, delay: float = 0, handles_errors: bool = False, **pol
         """Fail."""
         raise ValueError("bad")
 
-    policies = {"fetch": CallPolicy(**policy)}
+    async def stop() -> str:
+        """Stop."""
+        await anyio.sleep(5)
+        raise CallCancelledError("stop", None)
+
+    policies = {name: CallPolicy(**policy) for name in ("fetch", "stop")}
     options: Any = {"handle_tool_errors": True} if handles_errors else {}
-    node = ToolNode([fetch, fail], policies=policies, **options)
+    node = ToolNode([fetch, fail, stop], policies=policies, **options)
     return create_react_agent(ScriptedModel(script, delay=delay), node, checkpointer=InMemorySaver())
 
 
@@ -58,42 +64,76 @@ def texts_in(state: Any) -> list[str]:
     return [message.text for message in state["messages"]]
 
 
+def record_cancelled_call(path: Path, name: str, agent: Agent, call_id: str, reason: str) -> list[str]:
+    """Record a run of which one call is cancelled after 20 s; return the texts of the run."""
+    states: list[Any] = []
+
+    async def drive(agent: Agent) -> None:
+        run = await agent.start(TASK, THREAD)
+        await anyio.sleep(20)
+        assert await agent.cancel(call_id, reason)
+        states.append(await run.result())
+
+    record(path, name, agent, drive)
+    return texts_in(states[0])
+
+
 @pytest.mark.parametrize("is_background", [False, True], ids=["foreground", "background"])
 def test_a_call_that_was_cancelled_alone_ends_with_the_recorded_message(
     tmp_path: Path, name: str, is_background: bool
 ) -> None:
-    """The reason is in the recorded message, which the model has read."""
+    """The reason is in the recording, and not only in a message for the model, which an agent may write itself."""
+    path = tmp_path / "run.jsonl"
+    agent = agent_of([FETCH], "end", "end", background=is_background or None)
+    recorded_texts = record_cancelled_call(path, name, agent, "call_1", "the user has gone")
+    texts = texts_in(replay(path, agent_of(background=is_background or None), backend=name).state)
+    assert texts == recorded_texts
+    assert any("by the application before it had a result: the user has gone." in text for text in texts)
+
+
+def test_a_reason_is_repeated_whatever_its_words_are(tmp_path: Path, name: str) -> None:
+    """It is a field of the recording: words of the message for the model may be in the reason, too."""
+    path, reason = tmp_path / "run.jsonl", "stopped. It did not run. Ask again later"
+    record_cancelled_call(path, name, agent_of([FETCH], "end"), "call_1", reason)
+    texts = texts_in(replay(path, agent_of(), backend=name).state)
+    assert any(f"before it had a result: {reason}." in text for text in texts)
+
+
+def test_a_recording_without_the_reason_is_replayed_with_an_empty_one(tmp_path: Path, name: str) -> None:
+    """Recordings of callboard 0.1.0 have only the message for the model."""
+    path = tmp_path / "run.jsonl"
+    record_cancelled_call(path, name, agent_of([FETCH], "end"), "call_1", "the user has gone")
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    new_fields = ("cancelled_by", "reason")
+    older_lines = [{key: value for key, value in line.items() if key not in new_fields} for line in lines]
+    assert older_lines != lines
+    path.write_text("".join(f"{json.dumps(line)}\n" for line in older_lines))
+    state = replay(path, agent_of(), backend=name).state
+    assert any("by the application before it had a result. Whether" in text for text in texts_in(state))
+
+
+@pytest.mark.parametrize("is_background", [False, True], ids=["foreground", "background"])
+def test_a_call_that_cancelled_itself_does_it_again(tmp_path: Path, name: str, is_background: bool) -> None:
     states: list[Any] = []
 
     async def drive(agent: Agent) -> None:
-        run = await agent.start(TASK, THREAD)
-        await anyio.sleep(20)
-        assert await agent.cancel("call_1", "the user has gone")
-        states.append(await run.result())
+        states.append(await agent.ainvoke(TASK, THREAD))
 
-    script = [[FETCH], "end", "end"]
-    path = record(tmp_path / "run.jsonl", name, agent_of(*script, background=is_background or None), drive)
-    state = replay(path, agent_of(background=is_background or None), backend=name).state
+    script = [[tool_call("stop", "call_1")], "end", "end"]
+    options: Any = {"handles_errors": True, "background": is_background or None}
+    path = record(tmp_path / "run.jsonl", name, agent_of(*script, **options), drive)
+    state = replay(path, agent_of(**options), backend=name).state
     assert texts_in(state) == texts_in(states[0])
-    assert any("by the application before it had a result: the user has gone." in text for text in texts_in(state))
+    assert any("cancelled itself before it had a result" in text for text in texts_in(state))
 
 
 def test_a_call_that_was_cancelled_in_a_queue_does_not_begin(tmp_path: Path, name: str) -> None:
-    states: list[Any] = []
-
-    async def drive(agent: Agent) -> None:
-        run = await agent.start(TASK, THREAD)
-        await anyio.sleep(20)
-        assert await agent.cancel("call_2", "not needed")
-        states.append(await run.result())
-
-    script = [[FETCH, tool_call("fetch", "call_2", x=40)], "end"]
-    limit = Limit(concurrency=1)
-    path = record(tmp_path / "run.jsonl", name, agent_of(*script, limit=limit), drive)
+    path, limit = tmp_path / "run.jsonl", Limit(concurrency=1)
+    agent = agent_of([FETCH, tool_call("fetch", "call_2", x=40)], "end", limit=limit)
+    recorded_texts = record_cancelled_call(path, name, agent, "call_2", "not needed")
     assert '"attempt":1' in path.read_text()
-    state = replay(path, agent_of(limit=limit), backend=name).state
     # On trio, either call may be the one that waits.
-    assert texts_in(state) == texts_in(states[0])
+    assert texts_in(replay(path, agent_of(limit=limit), backend=name).state) == recorded_texts
 
 
 @pytest.mark.parametrize("seconds", [5, 20], ids=["in a request to the model", "in a call"])

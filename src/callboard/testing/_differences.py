@@ -174,7 +174,7 @@ def _without_unbegun_calls(calls: Sequence[RecordedCall], other_calls: Sequence[
 
 def is_ended_with_run(call: RecordedCall) -> bool:
     """Return whether a call was cancelled with its batch, and not alone: then the model reads no message about it."""
-    return call.outcome == "cancelled" and call.result is None
+    return call.outcome == "cancelled" and call.result is None and call.cancelled_by != "application"
 
 
 def _compare_turns(

@@ -2,7 +2,6 @@
 
 import math
 import os
-import re
 import sys
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, contextmanager
@@ -246,10 +245,10 @@ class _Player:
         period = recorded if attempt is None else attempt
         if self.keeps_times and period.end is not None:
             await self._sleep(period.end - period.start)
-        if (text := self._text_about_cancel(recorded)) is not None:
-            if _CANCELLED_ITSELF in text:
-                raise CallCancelledError(recorded.tool, recorded.id)
-            call.cancel(_reason_in(text), call.loop.wakeup())
+        if recorded.cancelled_by == "tool":
+            raise CallCancelledError(recorded.tool, recorded.id)
+        if (reason := _reason_of_cancel(recorded)) is not None:
+            call.cancel(reason, call.loop.wakeup())
         elif story.run.outcome == "cancelled" and not story.is_nested:
             self.cancel_run()
         await self._wait_for_end_of_run(story)
@@ -261,16 +260,6 @@ class _Player:
         """Wait until the error of another call ends the run; not for ever: today's agent may go on."""
         await self._sleep(2 * ((story.run.end or 0.0) - story.run.start) + 1)
 
-    def _text_about_cancel(self, recorded: RecordedCall) -> str | None:
-        """Return the text for the model about a call that was cancelled alone; `None` if it ended with others."""
-        if recorded.result is not None:
-            return f"{recorded.result}"
-        handles = [note.facts.get("handle") for note in recorded.notes if note.kind == "backgrounded"]
-        texts = [
-            f"{read.message}" for story in self.stories for read in story.run.messages if read.background in handles
-        ]
-        return next((text for text in texts if handles and _CANCELLED_ALONE.search(text)), None)
-
     def on_call(self, event: CallEvent) -> None:
         """Cancel a call that begins, or its run, if the recorded call was cancelled before its first attempt."""
         call = current_call()
@@ -280,9 +269,9 @@ class _Player:
         recorded = story.next_call(event.call_id)
         if recorded is None or recorded.attempts or recorded.outcome != "cancelled":
             return
-        if (text := self._text_about_cancel(recorded)) is not None:
+        if (reason := _reason_of_cancel(recorded)) is not None:
             story.take(event.call_id)
-            call.cancel(_reason_in(text), call.loop.wakeup())
+            call.cancel(reason, call.loop.wakeup())
         elif story.run.outcome == "cancelled" and not any(other.attempts for other in story.calls):
             self.cancel_run()
 
@@ -459,19 +448,12 @@ _reply: ContextVar[AIMessage | None] = ContextVar("callboard_recorded_reply", de
 """Recorded reply that chat models return inside of LangChain's node; `None` outside of it."""
 
 
-_CANCELLED_ITSELF = "cancelled itself before it had a result"
-_CANCELLED_ALONE = re.compile(
-    r"was cancelled by the application before it (?:had a result|started)(?:: (.*?))?\."
-    r"(?:$| Whether it had its effect is unknown\.| It did not run\.)",
-    re.DOTALL,
-)
-"""Text of `CallCancelledError`, with the reason."""
-
-
-def _reason_in(text: str) -> str:
-    """Return the reason in the text about a call that was cancelled; an empty one if the agent has its own text."""
-    match = _CANCELLED_ALONE.search(text)
-    return (match and match[1]) or ""
+def _reason_of_cancel(call: RecordedCall) -> str | None:
+    """Return the reason with which the application cancelled a call alone; `None` if it did not."""
+    if call.cancelled_by == "application":
+        return call.reason or ""
+    # An older recording does not tell who cancelled: the model read a message about a call that was cancelled alone.
+    return "" if call.cancelled_by is None and call.result is not None else None
 
 
 def _read_result(call: RecordedCall) -> Any:

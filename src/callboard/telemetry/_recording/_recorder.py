@@ -28,6 +28,7 @@ from callboard._calls._observers import careful_observers, observe_within
 from callboard._langchain._large_values import is_long, remaining_size
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
 from callboard._util._callers import check_plain_function
+from callboard.exceptions import CallCancelledError
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
 from callboard.telemetry._recording._timeline import FORMAT
 from callboard.telemetry._tracing import about_model, about_reply
@@ -87,7 +88,15 @@ class Records:
             entry["waited"] = round(event.queue_wait, 6)
         if event.error is not None and phase in ("gave_up", "attempt_ended", "ended"):
             entry["error"] = error_type(event.error)
+        if phase == "ended" and isinstance(event.error, CallCancelledError):
+            entry |= self._cancellation(event.error)
         return entry
+
+    def _cancellation(self, error: CallCancelledError) -> Line:
+        if error.reason is None:
+            return {"cancelled_by": "tool"}
+        entry: Line = {"cancelled_by": "application"}
+        return entry | {"reason": self._capture_value(error.reason)} if self._capture.is_on else entry
 
     def of_run(self, event: RunEvent, time: float) -> Line:
         """Return the recorded line for an event of an agent run; `time` is in seconds since the recording's header.

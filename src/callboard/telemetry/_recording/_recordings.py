@@ -86,6 +86,8 @@ class _CallLine(_Timed):
     run: int | None = None
     args: Any = None
     result: Any = None
+    cancelled_by: Text = None
+    reason: Text = None
     note: Name = Field("", alias="what")
     facts: Any = None
     message: Text = None
@@ -216,7 +218,8 @@ class _Calls(CallTracker[_Call, _CallLine]):
         call.notes.append(Note(time=event.time, kind=event.note, facts=facts, message=event.message))
 
     def on_end(self, call: _Call, event: _CallLine) -> None:
-        call.record = replace(call.record, end=event.time, **_fields(event, "outcome", "error", "waited", "result"))
+        fields = _fields(event, "outcome", "error", "waited", "result", "cancelled_by", "reason")
+        call.record = replace(call.record, end=event.time, **fields)
 
 
 class _Run:

@@ -93,6 +93,10 @@ class RecordedCall:
     """Asks of actors that the call made."""
     args: Any = None
     result: Any = None
+    cancelled_by: str | None = None
+    """Who cancelled the call alone: "application", by `cancel()`, or "tool", by itself; `None` if nobody did."""
+    reason: str | None = None
+    """Reason that the application gave to `cancel()`; `None` if arguments and results were not captured."""
 
     @property
     def failed(self) -> bool:
