@@ -459,3 +459,33 @@ async def test_an_open_agent_remembers_no_thread_whose_actor_has_gone() -> None:
         session: Any = node._setup.actors.session()
         snapshots = session.keyed_actors[0].spec.snapshots
         assert len(snapshots._versions) <= 2
+
+
+class TornNotebook(Lines):
+    """Lines of text on paper that tears."""
+
+    @handler
+    async def tear(self) -> None:
+        """Tear the paper."""
+        raise SystemError("the paper is torn")
+
+    fatal = (SystemError,)
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        (None, "TornNotebook['1']"),
+        (lambda call, context: context.config["configurable"]["thread_id"], "TornNotebook['1']"),
+        (lambda call: "blue", "TornNotebook['1', 'blue']"),
+    ],
+    ids=["no key", "the id of the thread", "another key"],
+)
+async def test_an_actor_is_named_by_its_thread_and_its_key_once(key: Any, name: str) -> None:
+    """The name stands in errors, logs and spans; one text twice looks like two keys."""
+    notebook = child(TornNotebook, key=key, snapshots="journal")
+    node = ToolNode([notebook], handle_tool_errors=True)
+    agent = scripted([calls("tear"), "end"], node, checkpointer=InMemorySaver())
+    async with agent:
+        state = await agent.ainvoke(say("go"), AT)
+    assert f"{name} died" in state["messages"][-2].content

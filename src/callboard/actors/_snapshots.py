@@ -61,7 +61,8 @@ class InThread:
         return cls(journal.identity, text, journal.thread_id, key)
 
     def __repr__(self) -> str:
-        return repr(self.thread_id) if self.key is None else f"{self.thread_id!r}, {self.key!r}"
+        texts = [repr(self.thread_id)] if self.key is None else [repr(self.thread_id), repr(self.key)]
+        return ", ".join(dict.fromkeys(texts))  # the user's key may be the id of the thread
 
 
 def own_key(key: Hashable) -> Hashable:
