@@ -29,6 +29,12 @@ MODULES = {
         "def look(store: Annotated[Any, InjectedStore()]) -> str:\n    'Look.'\n    return ''\n"
         "tools = [look]"
     ),
+    "imports": (
+        "from __future__ import annotations\nimport os\nfrom os.path import join\nfrom typing import Any, Literal\n"
+        "from callboard import Actor, handler\nclass Finder(Actor):\n    @handler\n    async def find(self) -> Any:\n"
+        "        'Find.'\ntools = [Finder()]"
+    ),
+    "listed": "from mcp_fine import add, number\ntools = [add]\n__all__ = ['tools', 'add']",
     "fine": "def add(one: int) -> int:\n    'Add.'\n    return one + 1\ntools = [add]\nnumber = 3",
 }
 
@@ -45,7 +51,10 @@ def folder(tmp_path: Path) -> Path:
     ("line", "message"),
     [
         (["mcp_fine"], "which tools of mcp_fine? Write mcp_fine:NAME; it has add, number, tools"),
-        (["mcp_fine:nothing"], "mcp_fine has no 'nothing'"),
+        (["mcp_fine:nothing"], "mcp_fine has no 'nothing'; it has add, number, tools\n"),
+        (["mcp_imports"], "Write mcp_imports:NAME; it has Finder, tools\n"),
+        (["mcp_listed"], "Write mcp_listed:NAME; it has add, tools\n"),
+        (["mcp_listed:number"], "an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions"),
         (["mcp_fine:number"], "an MCP server serves a ToolNode, an agent of create_react_agent, tools or functions"),
         (["mcp_empty:tools"], "there is nothing to serve"),
         (["mcp_needs:tools"], "the tool 'look' cannot be served by itself: its argument 'store'"),

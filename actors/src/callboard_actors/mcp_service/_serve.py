@@ -1,6 +1,7 @@
 """Public functions `serve_mcp` and `mcp_app`, and the implementation of `callboard mcp`."""
 
 import gc
+import inspect
 import logging
 import sys
 import traceback
@@ -9,12 +10,13 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import ModuleType
 from typing import Final, Literal
 
 import anyio
 
 from callboard import ActorStartError, Drained
-from callboard.commands import load_named
+from callboard.commands import NotThereError, load_named
 from callboard_actors._util._loopback import is_loopback
 from callboard_actors.mcp_service._http import PATH, McpApp, serve_http, url_host
 from callboard_actors.mcp_service._service import Served, Service
@@ -194,14 +196,15 @@ def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
         raise ValueError(f"{' and '.join(of_http)} {are} for clients that come by HTTP: give --http, too")
     try:
         module, served = load_named(options.tools, options.app_dir, example="tools")
+    except NotThereError as error:
+        raise ValueError(f"{error}; {_names_of(error.module)}" if error.module else f"{error}") from None
     except (ImportError, ValueError):
         raise
     except Exception as error:  # an error in the user's code: they need its traceback
         traceback.print_exception(error)
         raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
     if served is module:
-        public = sorted(name for name in vars(module) if not name.startswith("_"))
-        raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; it has {', '.join(public)}")
+        raise ValueError(f"which tools of {options.tools}? Write {options.tools}:NAME; {_names_of(module)}")
     if wire is not None:
         service = Service(served, name=options.name, description=options.description)
         return partial(serve_stdio, service, wire, options.drain)
@@ -215,6 +218,19 @@ def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
         token=token,
     )
     return partial(serve_http, app, host, PORT if options.port is None else options.port, options.drain)
+
+
+def _names_of(module: ModuleType) -> str:
+    """Return a text that lists the names in `__all__` of a module, or else those that the module has not imported."""
+    own_names = [name for name, value in vars(module).items() if not name.startswith("_") and _is_own(value, module)]
+    return f"it has {', '.join(sorted(getattr(module, '__all__', own_names))) or 'nothing'}"
+
+
+def _is_own(value: object, module: ModuleType) -> bool:
+    if isinstance(value, type) or inspect.isroutine(value):
+        return getattr(value, "__module__", None) == module.__name__
+    # Other objects do not tell where they were made; no tool is among those of `typing` and `__future__`.
+    return not isinstance(value, ModuleType) and type(value).__module__ not in ("typing", "__future__")
 
 
 def _fail(code: int, text: str) -> int:
