@@ -1,5 +1,6 @@
 """`read_recording`: a recording is read even if it is incomplete."""
 
+from operator import attrgetter
 from pathlib import Path
 
 import pytest
@@ -27,14 +28,8 @@ def test_a_call_is_read_with_its_waits_and_attempts(tmp_path: Path) -> None:
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *events])).parts
     (recorded_call,) = part.calls
 
-    assert (
-        recorded_call.number,
-        recorded_call.batch,
-        recorded_call.tool,
-        recorded_call.id,
-        recorded_call.run,
-        recorded_call.resumes,
-    ) == (7, 2, "fetch", "c7", 1, "00-a")
+    identity_of = attrgetter("number", "batch", "tool", "id", "run", "resumes")
+    assert identity_of(recorded_call) == (7, 2, "fetch", "c7", 1, "00-a")
     assert (recorded_call.start, recorded_call.end, recorded_call.waited) == (0.1, 2, 0.8)
     assert (recorded_call.outcome, recorded_call.error) == ("deadline", "DeadlineExceededError")
     assert recorded_call.waits == (Wait(start=0.2, end=0.5), Wait(start=1.5, end=2, error="DeadlineExceededError"))
@@ -47,14 +42,8 @@ def test_a_run_is_read_with_its_model_requests(tmp_path: Path) -> None:
     (part,) = read_recording(write(tmp_path / "one.jsonl", [HEADER, *run(1, 0.25, 4)])).parts
     (recorded_run,) = part.runs
     (request,) = recorded_run.requests
-    assert (
-        recorded_run.agent,
-        recorded_run.thread,
-        recorded_run.run_id,
-        recorded_run.start,
-        recorded_run.end,
-        recorded_run.outcome,
-    ) == ("trip", "oslo", "r1", 0.25, 4, "ok")
+    fields_of = attrgetter("agent", "thread", "run_id", "start", "end", "outcome")
+    assert fields_of(recorded_run) == ("trip", "oslo", "r1", 0.25, 4, "ok")
     assert (request.start, request.end, request.model, request.calls) == (0.25, 0.75, "gpt", 2)
     assert (request.input_tokens, request.output_tokens) == (1200, 34)
 
