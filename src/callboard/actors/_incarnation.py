@@ -38,6 +38,13 @@ _log = logging.getLogger("callboard")
 _MAX_STEPS_WITHOUT_PAUSE = 32
 """Number of messages handled before the task yields: a handler that waits for nothing would block the event loop."""
 
+_LATER = 1 / 20
+"""Fraction of the time for clean-up after which a shielded clean-up is cut off on asyncio, after the end of that time.
+
+The shield of `cleanup()` counts its time from the beginning of the clean-up, which is a moment after the cancellation.
+So it ends first, and the code after the clean-up runs, as on trio.
+"""
+
 Call = tuple[str, tuple[Any, ...], Mapping[str, Any]]
 """Handler name and arguments of a call, stored apart: the message drops its arguments when its reply is sent."""
 
@@ -169,7 +176,7 @@ class Incarnation:
             # While handlers run, the outer scope stays open until `_ends_by`, so that `stop` can run, and then cuts it
             # off. In `start` and `stop` the outer scope is cancelled now, and its grace is the time for clean-up.
             self._ends_by = self.loop.now() + seconds
-            until, grace = (math.inf, seconds) if self._handler_scope is None else (self._ends_by, 0.0)
+            until, grace = (math.inf, seconds) if self._handler_scope is None else (self._ends_by, seconds * _LATER)
             self._outer_scope.move(until, grace=grace)
         (self._handler_scope or self._outer_scope).cancel()
         if self._nursery is not None:

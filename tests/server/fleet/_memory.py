@@ -25,8 +25,9 @@ class Key:
 
 @dataclass
 class MemoryServer:
-    """State that all members share."""
+    """State that all members share, and the clock by which it ends leases."""
 
+    now: Callable[[], float] = time.monotonic
     lock: threading.RLock = field(default_factory=threading.RLock)
     members: dict[str, float] = field(default_factory=dict[str, float])
     keys: dict[str, Key] = field(default_factory=lambda: defaultdict(Key))
@@ -42,7 +43,7 @@ class MemoryServer:
         self.mail[to].append(frame)
 
     def is_alive(self, member: str) -> bool:
-        return self.members.get(member, 0.0) >= time.monotonic()
+        return self.members.get(member, 0.0) >= self.now()
 
     def is_owner(self, server_key: str, member: str, token: int) -> bool:
         key = self.keys[server_key]
@@ -94,7 +95,7 @@ class MemoryConnection:
         server = await self._reach()
         with server.lock:
             was_member = server.is_alive(self._member)
-            server.members[self._member] = time.monotonic() + self._lease
+            server.members[self._member] = server.now() + self._lease
             return was_member
 
     async def own(self, server_key: str) -> KeyOwner:

@@ -17,7 +17,8 @@ Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock 
    token.
 4. *After `t + S` everything is cancelled.* The actor's loop is told at once; L / 15 is left for that. (99 of 100
    threads that wake another thread's loop took under 35 ms, on two cores with a load of 7; the shortest lease leaves
-   67 ms.) Running code is cancelled, its grace is at most C, and after C it is cancelled again until it ends.
+   67 ms.) Running code is cancelled, its grace is at most C, and after C it is cancelled again until it ends; code
+   behind a shield after C / 20 more, a quarter of what is left.
    S + C + L / 15 = L, so code that ends when it is cancelled has ended by `t + L`.
 5. *No owner becomes safe again.* An answer that is read after `t + S` of the heartbeat before renews nothing: the
    member has lost all keys. Keys that it acquires later belong to a new era, with new tokens.
