@@ -665,6 +665,21 @@ async def test_a_slow_reader_costs_a_bounded_buffer_and_reads_of_what_was_droppe
             await anext(run.stream(after="3"))  # type: ignore[arg-type]
 
 
+async def test_a_reader_with_all_chunks_of_its_run_gets_the_end_though_later_runs_have_filled_the_buffer() -> None:
+    """It has missed nothing: an error would send it to read the state again."""
+    model = ScriptedModel(["one"], loop=True)
+    async with create_react_agent(model, [], checkpointer=InMemorySaver()) as agent:
+        run = await agent.start(QUESTION, AT, buffer=1)
+        await run.result()
+        async with aclosing(run.stream()) as chunks:
+            last, _ = await anext(chunks)
+            for _ in range(2):
+                await (await agent.start(QUESTION, AT, buffer=1)).result()
+
+            assert [number async for number, _ in chunks] == []
+        assert [number async for number, _ in run.stream(after=last)] == []
+
+
 @AGENTS
 async def test_a_cancelled_run_ends_with_its_grace_and_goes_on_later(make: Any) -> None:
     gate, cleaned = Gate(), anyio.Event()

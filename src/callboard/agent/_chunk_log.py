@@ -68,11 +68,12 @@ class ChunkLog:
             with self._lock:
                 change, end_number = self._change, end()
                 last, first = self.last, self.last - len(self._chunks) + 1
+                # A reader that has the last chunk of its run misses nothing if later runs have filled the buffer.
+                if end_number is not None and end_number <= after <= last:
+                    return
                 if not first - 1 <= after <= last:
                     raise ChunksDroppedError(self._thread_id, after, first - 1)
                 chunk = self._chunks[after - first + 1] if after < last else None
-            if end_number is not None and after >= end_number:
-                return
             if after < last:
                 after += 1
                 yield after, chunk
