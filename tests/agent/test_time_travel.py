@@ -8,10 +8,11 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from langchain_core.messages import HumanMessage, RemoveMessage
 from langgraph.graph.message import REMOVE_ALL_MESSAGES
-from langgraph.types import Command, StateSnapshot
+from langgraph.types import Command, StateSnapshot, interrupt
 
-from callboard import create_react_agent
+from callboard import create_react_agent, tool_call
 from callboard.testing import Recorder, ScriptedModel, calls
+from tests.helpers import make
 
 from ._graphs import Desk
 from ._savers import AT, complaint, saver_of, say, shape
@@ -95,6 +96,29 @@ async def test_the_history_is_filtered_and_cut(saver: Any) -> None:
     assert [place.metadata["step"] for place in step] == [2]
     assert none == []
     assert [place_id(place) for place in two_snapshots] == places[3:5]
+
+
+async def test_a_place_of_the_past_does_not_show_a_later_question_of_a_call_with_the_same_id(saver: Any) -> None:
+    """Models reuse the ids of calls, and a client would show a person the question beside a call that never asked."""
+
+    async def work(question: bool) -> str:
+        """Work."""
+        return str(interrupt("Which one?")) if question else "done"
+
+    def reply(messages: list[Any]) -> Any:
+        last = messages[-1]
+        call = tool_call("work", "same", question=last.text == "ask")
+        return [call] if last.type == "human" else "said"
+
+    agent = create_react_agent(ScriptedModel([reply], loop=True), [make(work)], checkpointer=saver)
+    await agent.ainvoke(say("go"), AT, interrupt_before=["tools"])
+    await agent.ainvoke(None, AT)
+    before = {place_id(snapshot): snapshot.interrupts for snapshot in await history(agent)}
+    await agent.ainvoke(say("ask"), AT)
+    after = {place_id(snapshot): snapshot.interrupts for snapshot in await history(agent)}
+
+    assert [question.value for questions in after.values() for question in questions] == ["Which one?"]
+    assert {place: after[place] for place in before} == before
 
 
 @pytest.mark.parametrize("number", range(10))

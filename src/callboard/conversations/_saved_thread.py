@@ -155,6 +155,7 @@ class SavedThread(Thread):
         self.parent_id = base.notes.get(PARENT, base.parent_id)
         self._origin = tuple(base.notes[ORIGIN]) if ORIGIN in base.notes else None
         self.next, self.sends, self.records, self.unread = (), (), {}, []
+        self.questions_of_step, self.has_unattributed_questions = {}, False
         self.actor_states = ActorStates.read(actor_notes_of(base.checkpoint))
         read_next_nodes(self, checkpoint_tuple)
 
