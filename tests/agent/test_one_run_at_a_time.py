@@ -593,6 +593,36 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
     assert "process 1 on elsewhere held a thread, and its lease is over if its clock is right" in caplog.text
 
 
+@pytest.mark.parametrize("change", ["run", "update", "copy"])
+async def test_a_holder_that_renews_nothing_for_a_lease_does_not_bar_an_earlier_place(change: str, slept: Slept) -> None:
+    """A machine that restarts has another boot: a fork must not wait until somebody has run the thread at its end."""
+    saver = InMemorySaver()
+    agent = _agent(saver)
+    await agent.ainvoke(QUESTION, AT)
+    earlier = (await agent.aget_state(AT)).config
+    await agent.ainvoke(QUESTION, AT)
+    _hold(saver, time.time() - 1)
+    if change == "run":
+        assert len((await agent.ainvoke(QUESTION, earlier))["messages"]) == 4
+    else:
+        await agent.aupdate_state(earlier, None if change == "copy" else say("more"), as_node="__copy__" if change == "copy" else None)
+
+    assert slept.seconds == pytest.approx(_lease.LEASE)
+
+
+@pytest.mark.parametrize("change", ["run", "update"])
+async def test_a_holder_that_renews_its_lease_bars_an_earlier_place_too(change: str, slept: Slept) -> None:
+    saver = InMemorySaver()
+    agent = _agent(saver)
+    await agent.ainvoke(QUESTION, AT)
+    earlier = (await agent.aget_state(AT)).config
+    await agent.ainvoke(QUESTION, AT)
+    _hold(saver, time.time() - HOUR)
+    slept.meanwhile[2] = lambda: _hold(saver, time.time() - HOUR + _lease.LEASE / 3)
+    with pytest.raises(ThreadBusyError, match="process 1 on elsewhere"):
+        await (agent.ainvoke(QUESTION, earlier) if change == "run" else agent.aupdate_state(earlier, say("more")))
+
+
 @pytest.mark.parametrize(
     ("passed", "wall_seconds", "may_be_over"),
     [

@@ -284,12 +284,10 @@ class Journal:
 
     async def _read_holder(self) -> Mapping[str, Any] | None:
         """Read from the database which run holds the thread; return its holder entry, or `None` without such a run."""
+        # On the latest checkpoint, which is not that of this run if the run starts at an earlier position.
         checkpoint_tuple = await self._saver.outline()
         self._check_whole(checkpoint_tuple)
-        is_ours = (
-            checkpoint_tuple is not None and self.base is not None and checkpoint_tuple.checkpoint["id"] == self.base.id
-        )
-        return holder_in(holders_of(checkpoint_tuple)) if checkpoint_tuple is not None and is_ours else None
+        return None if checkpoint_tuple is None else holder_in(holders_of(checkpoint_tuple))
 
     def _check_whole(self, checkpoint_tuple: CheckpointTuple | None) -> None:
         """Raise `StorageError` if the latest stored checkpoint shows that the database has lost what was written."""
