@@ -594,7 +594,9 @@ async def test_a_holder_that_renews_nothing_for_a_lease_is_dead(slept: Slept, ca
 
 
 @pytest.mark.parametrize("change", ["run", "update", "copy"])
-async def test_a_holder_that_renews_nothing_for_a_lease_does_not_bar_an_earlier_place(change: str, slept: Slept) -> None:
+async def test_a_holder_that_renews_nothing_for_a_lease_does_not_bar_an_earlier_place(
+    change: str, slept: Slept
+) -> None:
     """A machine that restarts has another boot: a fork must not wait until somebody has run the thread at its end."""
     saver = InMemorySaver()
     agent = _agent(saver)
@@ -605,7 +607,9 @@ async def test_a_holder_that_renews_nothing_for_a_lease_does_not_bar_an_earlier_
     if change == "run":
         assert len((await agent.ainvoke(QUESTION, earlier))["messages"]) == 4
     else:
-        await agent.aupdate_state(earlier, None if change == "copy" else say("more"), as_node="__copy__" if change == "copy" else None)
+        await agent.aupdate_state(
+            earlier, None if change == "copy" else say("more"), as_node="__copy__" if change == "copy" else None
+        )
 
     assert slept.seconds == pytest.approx(_lease.LEASE)
 

@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
-from callboard import CallTimeoutError, ToolNode, create_react_agent, tool_call
+from callboard import CallPolicy, CallTimeoutError, ToolNode, create_react_agent, tool_call
 from callboard.exceptions import LoopError
+from callboard.guards import Results, Sanitize
 from callboard.middleware import LoopGuard, OutputBudget
 from callboard.testing import ScriptedModel, calls
 
@@ -147,6 +149,34 @@ async def test_a_result_that_was_cut_repeats_although_its_text_has_a_new_id_each
     node = ToolNode([Runs("x" * 500).look], middleware=[LoopGuard(**EARLY), OutputBudget(100)])
 
     assert marks(await run_agent(node, [calls("look")] * 5)) == "ppnnr"
+
+
+LONG_TEXT = [{"type": "text", "text": "x" * 500}]
+MARKED_RESULTS: dict[str, tuple[Any, Any]] = {
+    "a long text in a block": (LONG_TEXT, OutputBudget(100)),
+    "a long text in a list": (["x" * 500], OutputBudget(100)),
+    "a large image": ([{"type": "image", "base64": "A" * 500, "mime_type": "image/png"}], OutputBudget(media=100)),
+    "a fenced text": ("nothing", Sanitize(results=Results(fence=True))),
+    "a fenced block": ([{"type": "text", "text": "nothing"}], Sanitize(results=Results(fence=True))),
+}
+
+
+@pytest.mark.parametrize("background", [False, True])
+@pytest.mark.parametrize("case", MARKED_RESULTS)
+async def test_a_result_repeats_although_middleware_marks_it_anew_each_time(case: str, background: bool) -> None:
+    """Tools of MCP servers return blocks; a loop of them would never end."""
+    result, middleware = MARKED_RESULTS[case]
+
+    async def look() -> Any:
+        """Look."""
+        return result
+
+    policies = {"look": CallPolicy(background=background or None)}
+    node = ToolNode([look], middleware=[LoopGuard(nudge=2, refuse=3, stop=4), middleware], policies=policies)
+    model = ScriptedModel([calls("look")], loop=True)
+    agent = create_react_agent(model, node, loop_guard=False, checkpointer=InMemorySaver())
+    with anyio.fail_after(WAIT), pytest.raises(LoopError):
+        await agent.ainvoke(GO, {"configurable": {"thread_id": "1"}, "recursion_limit": 50})
 
 
 async def test_blocks_get_the_line_as_a_block_of_their_own() -> None:

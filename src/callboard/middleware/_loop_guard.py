@@ -1,6 +1,6 @@
 """`LoopGuard`: middleware that ends the loop of a model which repeats the same calls and gets the same results."""
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -219,9 +219,7 @@ def _result_of(message: ToolMessage) -> object:
     content: Any = message.content
     if isinstance(line_length := facts.get("loop_line"), int):
         content = content[:-line_length] if isinstance(content, str) else content[:-1]
-    if isinstance(output_id := facts.get("output_id"), str) and isinstance(content, str):
-        content = content.replace(output_id, "")
-    return message.status, content
+    return message.status, _without_own_ids(content, facts)
 
 
 def _is_late_result(message: object) -> bool:
@@ -231,11 +229,29 @@ def _is_late_result(message: object) -> bool:
 
 def _late_result_of(message: HumanMessage) -> object:
     """Return the result in the message of a background call, without the line that names the call."""
-    length = facts_of(message).get("header")
+    facts = facts_of(message)
+    length = facts.get("header")
     content: Any = message.content
-    if isinstance(content, str):
-        return content[length:] if isinstance(length, int) else content
-    return content[1:]
+    start = 1 if isinstance(content, list) else length if isinstance(length, int) else 0
+    return _without_own_ids(content[start:], facts)
+
+
+def _without_own_ids(content: str | list[Any], facts: Mapping[str, Any]) -> str | list[Any]:
+    """Return the content of a message without the ids and numbers in its texts that middleware makes anew each time."""
+    media_ids: object = facts.get("media_ids")
+    ids = [facts.get("output_id"), facts.get("fence"), *(media_ids if isinstance(media_ids, list) else ())]
+    own_ids = [own_id for own_id in ids if isinstance(own_id, str)]
+    if not own_ids:  # nearly all results
+        return content
+
+    def strip(part: Any) -> Any:
+        if isinstance(part, dict):
+            return {**part, "text": strip(part["text"])} if "text" in part else part
+        for own_id in own_ids if isinstance(part, str) else ():
+            part = part.replace(own_id, "")
+        return part
+
+    return [*map(strip, content)] if isinstance(content, list) else strip(content)
 
 
 def _with_nudge(message: ToolMessage, repetition: int) -> ToolMessage:
