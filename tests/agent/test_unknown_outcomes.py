@@ -20,9 +20,9 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 
 from callboard import CallPolicy, Limit, Rate, ToolNode, create_react_agent
-from callboard.middleware import Retry
+from callboard.middleware import Fallback, RequireApproval, Retry
 from callboard.testing import Recorder, ScriptedModel, calls
-from tests.helpers import UNKNOWN
+from tests.helpers import UNKNOWN, make
 
 from ._forks import Forks
 from ._savers import (
@@ -323,6 +323,51 @@ async def test_a_call_that_asked_is_interrupted_and_not_unknown(kind: str, polic
     assert question_values == [["may I?"], ["may I?"], ["really?"], ["really?"]]
     assert shape(result)[2:] == ["tool:yes-really", "ai:done"]
     assert runs == ["paid"]
+
+
+REPLACED: dict[str, Callable[[], Any]] = {
+    "by a fallback": lambda: Fallback({"find": "pay"}),
+    "by a person": lambda: RequireApproval(["find"], other_tools=True),
+}
+
+
+@pytest.mark.parametrize("on_unknown", [None, "ask"])
+@pytest.mark.parametrize("replaced", REPLACED)
+async def test_the_policy_of_the_tool_that_began_decides_and_not_that_of_the_called_one(
+    replaced: str, on_unknown: Any
+) -> None:
+    """A search may run again after a kill; the payment that ran in its place must not."""
+    saver, paid, copies = InMemorySaver(), list[str](), list[InMemorySaver]()
+
+    async def find() -> str:
+        """Find."""
+        raise ConnectionError("away")
+
+    async def pay() -> str:
+        """Pay."""
+        paid.append("once")
+        copies.append(copy_of(saver))
+        return "paid"
+
+    def agent_on(saver: InMemorySaver) -> Any:
+        policies = {"find": CallPolicy(idempotent=True), "pay": CallPolicy(on_unknown=on_unknown)}
+        node = ToolNode([make(find), make(pay)], middleware=[REPLACED[replaced]()], policies=policies)
+        return scripted(
+            [lambda messages: calls("find") if len(messages) == 1 else "end"], node, loop=True, checkpointer=saver
+        )
+
+    result = await agent_on(saver).ainvoke(QUESTION, AT)
+    for question in questions_in(result):
+        edit = {"type": "edit", "args": {"action": "pay", "args": {}}}
+        await agent_on(saver).ainvoke(Command(resume={question.id: edit}), AT)
+    resumed = await agent_on(copies[0]).ainvoke(None, AT)
+
+    assert paid == ["once"]
+    if on_unknown is None:
+        assert shape(resumed)[2:] == [f"tool:{UNKNOWN}", "ai:end"]
+    else:
+        [question] = questions_in(resumed)
+        assert question.value[0]["action_request"]["action"] == "pay"
 
 
 @pytest.mark.parametrize("handles", [True, False])

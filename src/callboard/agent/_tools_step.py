@@ -240,7 +240,8 @@ class CallStep:
             if task not in claimed:
                 continue
             record = thread.record_of(task)
-            policy = run.tools.policy(call)
+            begun_call = call if record.tool is None else ToolCall(**{**call, "name": record.tool})
+            policy = run.tools.policy(begun_call)
             pending = record.pending
             # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
             if policy.on_unknown in ("fail", None) and not runs_again(policy):
@@ -252,7 +253,7 @@ class CallStep:
                 else:
                     await self._record_message(key, message)
             elif not pending and policy.on_unknown == "ask" and not runs_again(policy):
-                await thread.record_questions({task: record._replace(pending=(_question_about(run, call),))})
+                await thread.record_questions({task: record._replace(pending=(_question_about(run, begun_call),))})
 
     async def answer_open_calls(self, reason: str) -> None:
         for (key, task), call in zip(self.tasks.items(), self._request.calls, strict=True):

@@ -306,11 +306,12 @@ class SavedThread(Thread):
 
     async def ensure_claim(self, task: str, record: CallRecord) -> None:
         before = self.record_of(task)
-        is_stored = before.claimed and not (before.pending or before.answers or record.answers)
+        is_same_tool = before.tool == record.tool
+        is_stored = before.claimed and is_same_tool and not (before.pending or before.answers or record.answers)
         if not is_stored:  # neither with the reply nor by an earlier attempt
             if not before.claimed:
                 self._claimed_ahead.add(task)  # the error of a neighbour may cancel this task during the write
-            mark, accepted = current_mark(), record.with_answers_only()
+            mark, accepted = current_mark(), record.with_answers_only()._replace(tool=record.tool)
             await self.record(Claimed(task, accepted if mark is None else accepted._replace(mark=mark)))
         # If the lease ended before or during the write of the claim, another run may have come first: the saver has
         # then dropped the claim without an error. If it ended later, that run may have run the call again.

@@ -42,6 +42,7 @@ class _StoredRecord(TypedDict, total=False):
     digests: Sequence[str | None]
     pending: Sequence[InstanceOf[Interrupt]]
     error: str
+    tool: str
 
 
 _STORED_RECORD = TypeAdapter(_StoredRecord)

@@ -354,8 +354,9 @@ class BatchCall(SupervisedCall[Output]):
     ) -> object:
         """Store a claim, a record that the tool function is about to start; then run the tool and return the result."""
         assert self.batch.reports.on_claim is not None
+        tool = None if call["name"] == self.call["name"] else call["name"]
         # The claim is stored before the body starts. A crash after this line leaves a claim without a result: unknown.
-        await self.batch.reports.on_claim(self.key, self.batch.ledger.record_of(self.key))
+        await self.batch.reports.on_claim(self.key, self.batch.ledger.record_of(self.key)._replace(tool=tool))
         return await invoke(attempt, plan, call, config, manager)
 
 

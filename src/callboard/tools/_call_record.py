@@ -46,6 +46,9 @@ class CallRecord(NamedTuple):
     """Command for the parent graph with which the call ended, or `None`."""
     tasks: tuple[tuple[int, Any], ...] = ()
     """Results of LangGraph's `@task` functions in the call, each with the number of the function in the call."""
+    tool: str | None = None
+    """Name of the tool whose body the claim is for, if it is not the tool that the call names: a middleware or a person
+    has put it in its place. Its policy decides about an unknown outcome."""
 
     @property
     def is_finished(self) -> bool:
@@ -78,6 +81,7 @@ class CallRecord(NamedTuple):
             "claimed": self.claimed,
             "error": self.error,
             "tasks": [[*task] for task in self.tasks],
+            "tool": self.tool,
         }
         return {name: value for name, value in values.items() if value or value == ""}  # an empty text is one
 
@@ -95,6 +99,7 @@ class CallRecord(NamedTuple):
             output=stored.get("output", NOT_YET),
             parent=stored.get("parent"),
             tasks=tuple((number, result) for number, result in stored.get("tasks", ())),
+            tool=stored.get("tool"),
         )
 
 
