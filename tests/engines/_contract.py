@@ -116,6 +116,18 @@ class EngineContract:
                 group.start_soon(run, number)
         assert sorted(results) == sorted(begun) == list(range(20))
 
+    async def test_a_body_whose_begin_fails_leaves_its_place_to_the_next(self) -> None:
+        """Let `on_begin` fail, as an observer may: the error must reach the caller, and the next body must run."""
+
+        def fail() -> None:
+            raise ValueError("nobody wants it to begin")
+
+        async with self._open() as engine:
+            for _ in range(3):
+                assert isinstance(await _error_of(engine, _body(bodies.add_later, 1, 0, on_begin=fail)), ValueError)
+            with anyio.fail_after(30):
+                assert await engine.run_body(_body(bodies.add, 1)) == 2
+
     async def test_deadline_progress_and_log_cross(self, caplog: Any) -> None:
         """Read the deadline, report progress and log in a worker: all must work as in the caller's process."""
         events: list[Any] = []

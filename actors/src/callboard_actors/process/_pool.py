@@ -205,9 +205,9 @@ class Processes(OpenedEngine[Crew]):
         number = next(self._numbers)
         # Keeps the worker's files open until the error has been built from them.
         worker.use()
-        if body.on_begin is not None:
-            body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
         try:
+            if body.on_begin is not None:
+                body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
             max_result = self._terms.max_result
             kind, reply = await worker.exchange(number, encode_call(inject_context(), data), max_result)
             return kind, reply, "" if kind is Kind.VALUE else worker.output()
