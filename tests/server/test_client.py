@@ -1,10 +1,14 @@
 """The background client of a process, with a server that does nothing."""
 
 import logging
+import subprocess
+import sys
 import threading
 
 from callboard import StorageError
 from callboard_actors._server._client import BackgroundClient, Connection, error_text
+
+from ._processes import ROOT
 
 
 class SilentConnection:
@@ -53,6 +57,14 @@ def test_a_posted_function_that_fails_takes_no_other_along() -> None:
     client.close()
     assert client.has_ended
     assert not client.post(done.clear)
+
+
+def test_a_process_without_open_files_is_told_so_and_may_ask_again() -> None:
+    """The thread has no event loop then. Whoever asked waited for it for ever, and held the event loop of the calls."""
+    command = [sys.executable, "-m", "tests.server._no_files"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+    assert done.stdout.splitlines() == ["redis://127.0.0.1:1 cannot be asked: [Errno 24] Too many open files.", "NEW"]
 
 
 def test_an_error_without_a_text_is_told_by_its_type() -> None:
