@@ -2,12 +2,13 @@
 
 from pathlib import Path
 
+import anyio
 import pytest
 
 pytest.importorskip("ray")
 
 from callboard import ActorStartError
-from callboard_actors.ray import _connection
+from callboard_actors.ray import RayEngine, _connection
 
 
 @pytest.fixture(autouse=True)
@@ -61,6 +62,16 @@ def test_a_token_in_each_place_where_ray_looks_is_found(
     if place == "file":
         monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(file))
     _connection._check_token("10.1.2.3", "10.1.2.3:1")
+
+
+@pytest.mark.real_clock
+async def test_an_engine_that_fails_to_connect_for_any_reason_is_not_opened(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program without a home folder is such a reason. Its caller would wait for ever for the task of the engine."""
+    monkeypatch.setenv("RAY_AUTH_MODE", "token")
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", "~nobody-has-this-name/token")
+    with anyio.fail_after(30), pytest.raises(ActorStartError, match=r"Ray cannot be reached: .*home directory"):
+        async with RayEngine("10.1.2.3:6379"):
+            raise AssertionError
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1:1", "localhost:1", "[::1]:1", "ray://127.0.0.1:1"])

@@ -211,6 +211,10 @@ async def test_what_a_ray_actor_says_comes_while_its_body_runs() -> None:
 async def test_an_engine_that_cannot_have_what_it_asks_for_says_so() -> None:
     """Ray itself would wait for ever for missing resources."""
     with anyio.fail_after(WAIT):
+        with pytest.raises(ActorStartError, match="Ray refuses an option: /nowhere is not a valid path") as caught:
+            async with engine(workers=1, runtime_env={"working_dir": "/nowhere"}):
+                raise AssertionError
+        assert caught.value.is_permanent
         with pytest.raises(ActorStartError, match="moon: it needs 1, and 0 of 0 are free"):
             async with engine(workers=1, resources={"moon": 1}, start_timeout=3.0):
                 pass

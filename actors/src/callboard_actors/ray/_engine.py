@@ -62,8 +62,9 @@ class Crew:
         """Connect to Ray, and keep as many Ray actors running as the engine's `workers`, until `dismiss` is called."""
         try:
             await run_sync(self._connect)
-        except ActorStartError as error:
-            self.failure = error
+        except Exception as error:  # whatever it is: the caller of `async with` waits for this task
+            reason = f"Ray cannot be reached: {error!r}"
+            self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
             self._end()
             return
         try:

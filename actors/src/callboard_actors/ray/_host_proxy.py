@@ -112,13 +112,16 @@ class HostProxy:
 
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""
-        # Without Ray's retries: it cannot know whether a body may run twice.
-        host_class = ray.remote(Host).options(
-            max_restarts=0, max_task_retries=0, max_concurrency=_MAX_CONCURRENCY, **self._terms.ray_options()
-        )
         is_lacking = patience is not None and await run_sync(missing_resources, self._terms) is not None
         self._began = anyio.current_time()
-        self._actor = await run_sync(host_class.remote, self._terms.max_result)
+        try:
+            # Without Ray's retries: it cannot know whether a body may run twice.
+            host_class = ray.remote(Host).options(
+                max_restarts=0, max_task_retries=0, max_concurrency=_MAX_CONCURRENCY, **self._terms.ray_options()
+            )
+            self._actor = await run_sync(host_class.remote, self._terms.max_result)
+        except (TypeError, ValueError) as error:
+            raise ActorStartError(self._title, f"Ray refuses an option: {error}", is_permanent=True) from error
         try:
             replies: list[Future[dict[str, str]]] = []
             answered = anyio.Event()
