@@ -128,3 +128,11 @@ def test_a_program_without_standard_files_has_a_pool(
     program = [sys.executable, "-c", _DAEMON, backend, start, str(output_path)]
     subprocess.run(["sh", "-c", f'exec "$@" {closed}', "sh", *program], cwd=ROOT, timeout=WAIT, check=True)
     assert output_path.read_text() == "42"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root becomes another user")
+def test_a_process_of_another_user_that_a_call_leaves_behind_ends_no_other_calls() -> None:
+    """The zygote may not kill it. The error ended the zygote, and with it all of its workers."""
+    command = [sys.executable, "-m", "tests.process._other_user"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=WAIT, check=False)
+    assert done.stdout.splitlines() == ["its worker process exited with code 3", "done"], done.stderr

@@ -196,7 +196,9 @@ class _Zygote:
             lifeline, _ = os.pipe()  # the write end stays here, and closes when this process dies
             os.set_inheritable(lifeline, True)
             self._start = partial(_spawn_worker, lifeline)
-        self._exempt = _kernel.child_pids()  # processes started by preloaded modules, which are no orphans
+        # Children that are not waited for: processes started by preloaded modules, which are no orphans, and orphans
+        # that cannot be killed.
+        self._exempt = _kernel.child_pids()
 
     def _report(self, number: int, report: str, value: int) -> None:
         self._control.sendall(encode_frame(Kind.EVENT, number, as_json({report: value})))
@@ -278,7 +280,11 @@ class _Zygote:
             # makes new ones of their children, so this repeats until nothing more was reaped.
             orphans = _kernel.child_pids() - self._living.keys() - self._exempt if self._ended else set[int]()
             for pid in orphans:
-                os.kill(pid, signal.SIGKILL)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                except PermissionError:  # it has become another user's, and must not delay the report
+                    self._exempt.add(pid)
+            orphans -= self._exempt
             if not has_reaped:
                 break
         reported_workers = [ended for ended in self._ended if not orphans or ended.tell_at <= now]
@@ -295,6 +301,7 @@ class _Zygote:
                 break
             has_reaped = True
             pid, status = process
+            self._exempt.discard(pid)
             child = self._living.pop(pid, None)
             if child is not None:
                 exitcode = os.waitstatus_to_exitcode(status)
@@ -311,7 +318,7 @@ class _Zygote:
         ) and time.monotonic() < deadline:
             # Repeated, since killed processes leave orphans, and a process may fork before its signal arrives.
             for pid in remaining:
-                _kernel.signal_group(pid, signal.SIGKILL) if pid in self._living else os.kill(pid, signal.SIGKILL)
+                _kernel.signal_group(pid, signal.SIGKILL)
             self._reap()
             time.sleep(0.001)
 
