@@ -87,6 +87,16 @@ def test_the_tutorial_happens_as_it_is_told(project: Project) -> None:
     assert played == 10
 
 
+@pytest.mark.exhaustive
+def test_the_finished_program_of_the_tutorial_runs_as_it_is_told(project: Project) -> None:
+    """A reader copies one file, and types two commands. Calls that run at once may end in either order."""
+    page = (DOCS / "tutorial" / "from-langgraph-to-production.md").read_text()
+    (name, code), (_, session) = steps(page.partition("## The finished program")[2])
+    (project.directory / name).write_text(code)
+    for command, transcript in commands(session):
+        assert sorted(normalize(play(project, command)).splitlines()) == sorted(normalize(transcript).splitlines())
+
+
 def options() -> Iterator[tuple[str, str]]:
     for name, command in command_line().commands.items():
         yield name, f"## `callboard {name}"
