@@ -251,6 +251,12 @@ async def test_a_place_comes_back_where_warnings_are_errors() -> None:
 
 
 EXAMPLES = sorted((Path(__file__).parents[1] / "examples").glob("*.py"))
+EXAMPLES_PAGE = ROOT / "examples" / "README.md"
+SERVICES = [
+    path
+    for path in (*EXAMPLES, EXAMPLES_PAGE.parent / "deploy" / "service.py")
+    if re.search(r"(=|return) (Starlette|FastAPI)\(", path.read_text())
+]
 PUBLIC = {
     "callboard",
     "callboard.extend",
@@ -279,6 +285,27 @@ def test_an_example_runs_to_its_end(path: Path) -> None:
 def test_there_are_examples() -> None:
     """An empty folder would pass the test above."""
     assert {path.stem for path in EXAMPLES} >= {"quickstart", "http_fan_out", "drop_in_langgraph", "trio_native"}
+
+
+def test_the_page_of_examples_lists_each_program() -> None:
+    """A reader looks for an example in the tables, and not in the folder."""
+    listed = re.findall(r"^\| \[([\w/.]+)\]\(\1\) \|", EXAMPLES_PAGE.read_text(), re.MULTILINE)
+
+    assert {*listed} == {*(path.name for path in EXAMPLES), "deploy/service.py"}
+
+
+def test_the_table_of_services_has_each_service_with_its_port_and_its_agent() -> None:
+    """A reader starts a service by the command of the table, and changes the function that the table names."""
+    section = EXAMPLES_PAGE.read_text().partition("## Web services\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| \[([\w/.]+)\].* \| `(.*)` \| (.*) \| `(\w+)` \|$", section, re.MULTILINE)
+    programs = {str(path.relative_to(EXAMPLES_PAGE.parent)): path.read_text() for path in SERVICES}
+
+    assert sorted(name for name, *_ in rows) == sorted(programs)
+    for name, start, port, agent in rows:
+        program = programs[name]
+        assert start.removesuffix(" . 8000") in (ast.get_docstring(ast.parse(program)) or "")
+        assert [text for text in re.findall(r"\d+|[A-Z_]{4,}|--\w+", port) if text not in program] == []
+        assert re.search(rf"^(async )?(def )?{agent}\b", program, re.MULTILINE)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
