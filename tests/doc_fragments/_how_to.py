@@ -335,6 +335,7 @@ async def application_with_drain(world: World) -> AsyncSteps:
             os.kill(os.getpid(), signal.SIGTERM)
             while not app.state.shutdown.has_begun:
                 await anyio.sleep(0.01)
+            await anyio.wait_all_tasks_blocked()  # the drain of the agent begins some turns of the loop later
             refused = await client.post("/ada", content="And now?")
             assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
             assert "being drained" in refused.json()["error"]
