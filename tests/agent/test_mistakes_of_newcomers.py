@@ -64,6 +64,7 @@ def test_an_option_of_a_run_that_belongs_into_the_config_is_named_with_its_place
         (Limit, "max_concurrency", "concurrency="),
         (Retry, "max_attempts", "attempts"),
         (Retry, "max_retries", "attempts=, which counts the first attempt"),
+        (Retry, "retries", "attempts=, which counts the first attempt"),
     ],
 )
 def test_an_unknown_option_suggests_the_one_that_is_meant(build: Callable[..., Any], option: str, remedy: str) -> None:

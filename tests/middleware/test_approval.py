@@ -119,6 +119,23 @@ async def test_a_client_is_told_what_an_answer_looks_like() -> None:
     assert """Answer with {"type": "accept"} or {"type": "ignore"}; got 'yes'""" in text
 
 
+@pytest.mark.parametrize(
+    ("answer", "form", "mistake"),
+    [
+        ({"type": "edit"}, '{"type": "edit", "args": {"args": {...}}}', "args: Field required"),
+        ({"type": "edit", "args": 5}, '{"type": "edit", "args": {"args": {...}}}', "valid dictionary"),
+        ({"type": "response", "args": 5}, '{"type": "response", "args": "text"}', "valid string"),
+    ],
+)
+async def test_an_answer_with_a_wrong_part_is_refused_with_its_form(answer: Any, form: str, mistake: str) -> None:
+    """The right kind of answer is the hint: its form says what is missing."""
+    node = node_of(Recorder(), RequireApproval())
+    waiting = await run_to_questions(node, [deletes("a")])
+    text = await run_to_refusal(node, [deletes("a")], ledger=waiting.ledger, resume=answer)
+    assert f"Answer with {form}; got {answer!r} (" in text
+    assert mistake in text
+
+
 def only_a(request: Any) -> bool:
     return bool(request.tool_call["args"]["query"] == "a")
 

@@ -319,3 +319,9 @@ def test_a_message_is_read_in_every_form_that_an_agent_takes(messages: Any) -> N
 def test_what_is_no_message_is_left_out(value: Any) -> None:
     """A state may contain anything under `messages`, and a span must not fail for it."""
     assert conversation(value) == []
+
+
+@pytest.mark.parametrize("function", [RecordingWriter, read_recording])
+def test_what_is_no_path_is_refused_by_name(function: Any) -> None:
+    with pytest.raises(TypeError, match=rf"{function.__name__}\(path=...\) is a path, such as 'run.jsonl'; got 3"):
+        function(3)

@@ -5,6 +5,7 @@ Imports only `_util` and knows neither LangChain nor LangGraph: a call is a mapp
 
 import inspect
 import math
+import os
 import sys
 from collections.abc import Callable, Hashable, Mapping
 from contextlib import AbstractAsyncContextManager
@@ -527,6 +528,12 @@ def key_function(name: str, key: object, call: str = "the tool call") -> KeyFunc
             f"`lambda call, context: ...`; got {key!r} with the parameters {signature}"
         ) from error
     return KeyFunction(key, takes_context, name)
+
+
+def check_path(name: str, value: object, example: str) -> None:
+    """Raise TypeError if a value is no path."""
+    if not isinstance(value, (str, os.PathLike)):
+        raise TypeError(f"{name} is a path, such as {example!r}; got {value!r}")
 
 
 def check_type(name: str, value: object, expected_type: type, example: str) -> None:

@@ -16,7 +16,7 @@ from langchain_core.tools import BaseTool
 from langgraph.config import get_config
 from langgraph.errors import GraphInterrupt
 from langgraph.types import interrupt
-from pydantic import BaseModel, Discriminator, RootModel, TypeAdapter, model_validator
+from pydantic import BaseModel, Discriminator, RootModel, TypeAdapter, ValidationError, model_validator
 from typing_extensions import TypedDict
 
 from callboard._calls._call import note
@@ -124,6 +124,18 @@ _SHAPES: dict[AnswerType, tuple[type, str]] = {
 }
 
 
+def _check_form(answer: Mapping[str, Any], check: Callable[[Any], Any]) -> Any:
+    """Return the response in an answer; raise ValueError with the right form if the answer has another one."""
+    try:
+        return check(answer).root
+    except ValidationError as error:
+        details = error.errors(include_url=False)[0]
+        place = ".".join(map(str, details["loc"]))
+        raise ValueError(
+            f"Answer with {_SHAPES[answer['type']][1]}; got {answer!r} ({place}: {details['msg']})"
+        ) from None
+
+
 @dataclass(frozen=True, slots=True)
 class Question:
     """Question to a person about one call, before the call runs."""
@@ -176,7 +188,7 @@ class Question:
         if not isinstance(answer, Mapping) or answer.get("type") not in self._allowed:
             forms = " or ".join(_SHAPES[kind][1] for kind in self._allowed)
             raise ValueError(f"Answer with {forms}; got {answer!r}")
-        response = check(answer).root
+        response = _check_form(answer, check)
         kind, args, call = response["type"], response.get("args"), self.request.tool_call
         if kind == "accept":
             if args is not None and {**self._action_request, **args} != self._action_request:

@@ -47,6 +47,7 @@ _FINAL = (PoisonousCallError,)
 
 @suggests_options(
     max_retries="write attempts=, which counts the first attempt as well",
+    retries="write attempts=, which counts the first attempt as well",
     backoff_factor="write factor=",
     initial_delay="write initial=",
     max_delay="write maximum=",

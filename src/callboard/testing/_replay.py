@@ -25,6 +25,7 @@ from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_run, observe
 from callboard._loops._side_tasks import beside
 from callboard._records._events import CallEvent, RunInfo
+from callboard._records._policies import check_path
 from callboard.agent._agent import Agent
 from callboard.agent._inbox import Letter, person_message
 from callboard.agent._run import Run
@@ -94,11 +95,12 @@ def replay(
         ReplayDifferenceError: with the first differences, expected and got.
         ValueError: if the recording has no arguments and results, is incomplete, or has a cancellation that cannot be
             repeated; if there is no event `kill_at`.
-        TypeError: if `agent` is no agent of callboard.
+        TypeError: if `agent` is no agent of callboard, or `path` is no path.
     """
     __tracebackhide__ = True  # for pytest
     if not isinstance(agent, Agent):
         raise TypeError(f"replay(agent=...) takes an agent of callboard, got {agent!r}")
+    check_path("replay(path=...)", path, "run.jsonl")
     path = Path(path)
     recorded_stories = _read_stories(path)
     player = _Player(recorded_stories, keeps_times=not real)

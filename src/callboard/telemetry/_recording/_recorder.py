@@ -27,6 +27,7 @@ import callboard.telemetry._names as names
 from callboard._calls._observers import careful_observers, observe_within
 from callboard._langchain._large_values import is_long, remaining_size
 from callboard._records._events import ActorEvent, AskEvent, CallEvent, RunEvent
+from callboard._records._policies import check_path
 from callboard._util._callers import check_plain_function
 from callboard.exceptions import CallCancelledError
 from callboard.telemetry._capture import Capture, Redactor, repeatable, result_of, type_mark
@@ -190,8 +191,8 @@ class RecordingWriter:
         clock: function that returns seconds, with any origin; a virtual clock for tests.
         everywhere: as for `observe`.
 
-    Raises `OSError` on entering, if the file cannot be opened, and `TypeError` for a `redact` or a `clock` that is no
-    plain function.
+    Raises `OSError` on entering, if the file cannot be opened, and `TypeError` for a `path` that is no path, and for a
+    `redact` or a `clock` that is no plain function.
     """
 
     def __init__(
@@ -205,6 +206,7 @@ class RecordingWriter:
         everywhere: bool = False,
     ) -> None:
         check_plain_function("RecordingWriter(clock=...)", clock, "no argument")
+        check_path("RecordingWriter(path=...)", path, "run.jsonl")
         self.path = Path(path)
         self.events = 0
         """Number of events received."""

@@ -15,6 +15,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from callboard._records._events import ActorPhase, AskPhase, CallPhase
+from callboard._records._policies import check_path
 from callboard.telemetry._recording._timeline import (
     FORMAT,
     ActorChange,
@@ -350,7 +351,9 @@ def read_recording(path: str | Path) -> Recording:
     Raises:
         ValueError: if the file is not a recording, has a format that this version does not know, or is damaged.
         OSError: if the file cannot be read.
+        TypeError: if `path` is no path.
     """
+    check_path("read_recording(path=...)", path, "run.jsonl")
     path = Path(path)
     with path.open("rb") as file:
         return Recording(path=path, parts=tuple(_parts(path, file)))
