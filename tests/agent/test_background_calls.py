@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import anyio
 import pytest
+import sniffio
 import trio
 from anyio import wait_all_tasks_blocked
 from langchain_core.callbacks import AsyncCallbackHandler
@@ -116,6 +117,11 @@ def ended_tasks() -> dict[int, str]:
     return {id(coroutine): coroutine.__qualname__ for coroutine in coroutines if coroutine.cr_frame is None}
 
 
+def living_tasks() -> int:
+    is_trio = sniffio.current_async_library() == "trio"
+    return trio.lowlevel.current_statistics().tasks_living if is_trio else len(asyncio.all_tasks())
+
+
 async def run_in_background(agent: Any, model: ScriptedModel, build: Build) -> list[BaseMessage]:
     """Run the agent, let its call end when the model has been asked again, and return the conversation."""
     run = await agent.start(QUESTION, AT)
@@ -183,6 +189,22 @@ async def test_a_call_in_the_background_keeps_no_ended_task_in_memory(make: Any)
         build.open.set()
         await run.result()
     assert names == []
+
+
+@AGENTS
+async def test_a_run_that_waits_for_a_background_call_has_one_task(make: Any) -> None:
+    """Very many runs may wait for hours, and each task takes a few kilobytes."""
+    build = Build()
+    model = ScriptedModel([lambda messages: "built" if len(messages) > 1 else calls("build")], loop=True)
+    async with agent_of(make, model, [build.build], InMemorySaver()) as agent:
+        tasks_before, of_run, of_call = living_tasks(), 1, 2
+        for number in range(3):
+            await agent.start(QUESTION, {"configurable": {"thread_id": str(number)}})
+        await until_asked(model, 6)
+        with anyio.fail_after(WAIT):
+            while living_tasks() != tasks_before + 3 * (of_run + of_call):
+                await anyio.sleep(0.005)
+        build.open.set()
 
 
 @AGENTS

@@ -15,13 +15,13 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.errors import EmptyInputError, GraphRecursionError, UnknownInterruptError
 from langgraph.types import Command
 
-from callboard import CallPolicy, Limit, ToolNode
+from callboard import CallPolicy, Limit, ToolNode, create_react_agent
 from callboard.conversations import _journal, _lease
 from callboard.conversations._saved_thread import SavedThread
 from callboard.conversations._saver import Saver
 from callboard.conversations._storage import CHANNEL, FIRST_ID, Held, Left, entries_of
 from callboard.exceptions import CallboardError, RunDeadlineExceededError, StorageError, ThreadBusyError
-from callboard.testing import Recorder, calls
+from callboard.testing import Recorder, ScriptedModel, calls
 
 from ._forks import Forks
 from ._graphs import delegate
@@ -355,6 +355,31 @@ async def test_a_run_that_goes_on_prolongs_its_lease(short_lease: float) -> None
     # No holder claims the thread for longer than one lease from now on.
     assert all(end <= moment + short_lease for end, moment in zip(ends, times, strict=True))
     assert len(holds(saver)) == count
+    assert not is_held(saver)
+
+
+async def test_a_run_that_waits_for_a_background_call_prolongs_its_lease(short_lease: float) -> None:
+    """Nothing else happens in the run then, and no other machine may take the thread meanwhile."""
+    saver, is_built = Recording(), anyio.Event()
+
+    async def build() -> str:
+        """Build."""
+        await is_built.wait()
+        return "built"
+
+    model = ScriptedModel([calls("build"), "meanwhile", "done"])
+    node = ToolNode([build], policies={"build": CallPolicy(background=True)})
+    async with create_react_agent(model, node, checkpointer=saver) as agent:
+        run = await agent.start(QUESTION, AT)
+        while len(model.requests) < 2:
+            await anyio.sleep(0.001)
+        count = len(holds(saver))
+        while len(holds(saver)) < count + 4:
+            await anyio.sleep(0.001)
+        is_built.set()
+        result = await run.result()
+    assert result["messages"][-1].content == "done"
+    assert len({holder["token"] for holder in holds(saver)}) == 1
     assert not is_held(saver)
 
 

@@ -2,11 +2,10 @@
 
 import logging
 import math
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable
 from contextvars import copy_context
 from functools import partial
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import sniffio
 from anyio import Event
@@ -25,26 +24,42 @@ CANCEL_CHECK_INTERVAL = 1.0
 """Seconds between two checks whether the caller was cancelled, because a shielded task is not notified of it."""
 
 
-@asynccontextmanager
-async def beside(fn: Callable[[], Awaitable[object]] | None) -> AsyncGenerator[None]:
-    """Run the async function `work` in a task during an `async with` block, then cancel it; log errors of `work`."""
-    if fn is None:
-        yield
-        return
-    loop = current_loop()
+class SideTask:
+    """Async function that runs in a task beside an `async with` block, and is cancelled at its end; errors are logged.
 
-    async def child(scope: Scope) -> None:
+    The code of the block may pause the function, which is cancelled then, and called again afterwards.
+    """
+
+    __slots__ = ("_fn", "_task")
+
+    def __init__(self, fn: Callable[[], Awaitable[object]]) -> None:
+        self._fn = fn
+        self._task: Spawned | None = None
+
+    async def __aenter__(self) -> Self:
+        self.resume()
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self.pause()
+
+    def resume(self) -> None:
+        """Start the task of the function."""
+        # No grace: the block must not wait for the clean-up of its background work.
+        self._task = current_loop().spawn(self._run, 0.0)
+
+    async def pause(self) -> None:
+        """End the task of the function, if it runs."""
+        if self._task is not None:
+            await end_task(self._task)
+            self._task = None
+
+    async def _run(self, scope: Scope) -> None:
         try:
             with scope:
-                await fn()
+                await self._fn()
         except Exception:
-            _log.exception("%r failed", fn)
-
-    task = loop.spawn(child, 0.0)  # no grace: the block must not wait for the clean-up of its background work
-    try:
-        yield
-    finally:
-        await end_task(task)
+            _log.exception("%r failed", self._fn)
 
 
 async def end_task(task: Spawned) -> None:

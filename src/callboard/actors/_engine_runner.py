@@ -15,7 +15,7 @@ from anyio import Event
 from callboard._calls._call_context import BodyRaisedError, wrap_call_errors
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned
-from callboard._loops._side_tasks import beside, wait_for_task
+from callboard._loops._side_tasks import SideTask, wait_for_task
 from callboard._records._policies import Body, Engine, Seat
 from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
@@ -224,7 +224,7 @@ class EngineRunner:
         async def watch_worker() -> None:
             self._note_end(await seat.until_ended())
 
-        await resources.enter(beside(watch_worker))
+        await resources.enter(SideTask(watch_worker))
         actor = self._actor
         try:
             description = Description(self._name, type(actor), *actor._made_with, key=actor.key)
@@ -233,7 +233,7 @@ class EngineRunner:
             # Arguments that cannot be pickled will fail next time, too.
             raise ActorStartError(self._name, f"{error}", is_permanent=True) from error
         # Not earlier: the worker knows the actor only after `start`.
-        await resources.enter(beside(self._watch_life))
+        await resources.enter(SideTask(self._watch_life))
 
     async def _watch_life(self) -> None:
         """Wait for the end of the actor, which may end before its worker does, and record the reason."""

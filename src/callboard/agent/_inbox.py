@@ -7,7 +7,7 @@ from itertools import islice
 from typing import Any
 from uuid import uuid4
 
-from anyio import Lock
+from anyio import Lock, sleep_forever
 from anyio.lowlevel import checkpoint
 from langchain_core.messages import HumanMessage, convert_to_messages
 
@@ -69,7 +69,7 @@ class Letter:
 
 
 class Inbox:
-    """Letters for one run, from any thread. A task beside the run stores them in the run's thread of conversation.
+    """Letters for one run, from any thread. The run, or a task beside it, stores them in its thread of conversation.
 
     A letter is stored at most once. The run closes the inbox where it ends, and returns the letters that came too late.
     """
@@ -86,7 +86,7 @@ class Inbox:
         """Letters that the thread of conversation has not recorded yet."""
         self._is_closed = False
         self._arrival: Wakeup | None = None
-        """Wakeup of the task that stores letters, while it waits for one."""
+        """Latest wakeup of a task that waits for letters."""
         self.change = SharedEvent()
         """Set, and replaced by a new event, when a letter was stored, or a background call has ended."""
         self._unconfirmed: list[Letter] = []
@@ -125,15 +125,13 @@ class Inbox:
         for letter in letters:
             letter.settle(is_stored=False, error=error)
 
-    async def keep_storing(self, thread: Thread) -> None:
-        """Store letters in the thread as they arrive, until this task is cancelled."""
-        while True:
-            with self._lock:
-                arrival = self._arrival = current_loop().wakeup()
-                if self._letters:
-                    arrival.set()
-            await arrival.wait()
-            await self.store_letters(thread)
+    def expect_letter(self) -> Wakeup:
+        """Return a wakeup for the end of a background call, or for a letter, which may be there already."""
+        with self._lock:
+            arrival = self._arrival = current_loop().wakeup()
+            if self._letters:
+                arrival.set()
+            return arrival
 
     async def store_letters(self, thread: Thread, known_ids: Collection[str | None] = ()) -> None:
         """Store all letters that are in the inbox in the thread, for its next turn; all that wait share a write.
@@ -159,6 +157,13 @@ class Inbox:
         with self._lock:
             change, self.change = self.change, SharedEvent()
         change.set()
+
+    def report_background_end(self) -> None:
+        """Let a run that waits for background calls look whether there are any left."""
+        self.report_change()
+        with self._lock:
+            if self._arrival is not None:
+                self._arrival.set()
 
     async def _store(self, letters: Sequence[Letter], thread: Thread, known_ids: Collection[str | None]) -> None:
         storable_letters: list[Letter] = []
@@ -209,3 +214,13 @@ class Inbox:
         letters, self._unconfirmed = self._unconfirmed, []
         for letter in letters:
             letter.settle(is_stored=error is None, error=error)
+
+
+async def attend(thread: Thread, inbox: Inbox | None) -> None:
+    """Renew the lease on a run's thread, and store the letters in its inbox as they arrive, until cancelled."""
+    while True:
+        with current_loop().scope(thread.renewal_time, 0.0):
+            await (sleep_forever() if inbox is None else inbox.expect_letter().wait())
+        await thread.renew_hold()
+        if inbox is not None:
+            await inbox.store_letters(thread)

@@ -275,7 +275,7 @@ class LiveRuns:
     def report_background_end(self, thread_id: str) -> None:
         """Let the live run of a thread, if it waits for background calls, look whether there are any left."""
         if (run := self.find(thread_id)) is not None:
-            run._inbox.report_change()
+            run._inbox.report_background_end()
 
     def latest(self, thread_id: str) -> LiveRun:
         """Return the live run of a thread, or else its last started run; raise `RunNotFoundError` without one."""

@@ -17,6 +17,8 @@ from langgraph.types import Interrupt, Send
 from callboard._langchain._errors import is_control_flow
 from callboard._langgraph._call_scope import with_sent_writes
 from callboard._langgraph._node_scope import NodePlace
+from callboard._loops._current import current_loop
+from callboard.agent._inbox import Inbox
 from callboard.agent._run_context import RunContext, has_breakpoint
 from callboard.agent._tools_step import (
     answer_open_calls,
@@ -165,16 +167,35 @@ class Run:
         if thread.unread and is_before_turn:
             await self._read_messages("turn", None)
         while not (nodes := thread.next_nodes):
-            change, background = None if inbox is None else inbox.change, self.context.background
             if inbox is not None:
                 await inbox.store_letters(thread)
             if thread.unread:
                 await self._read_messages("end", lambda: [flow.entry])
-            elif change is not None and background is not None and background.has_open_calls():
-                await change.wait()
+            elif inbox is not None and self._has_open_background_calls():
+                await self._park(inbox)
             elif inbox is None or inbox.close_if_empty():
                 break
         return nodes
+
+    def _has_open_background_calls(self) -> bool:
+        background = self.context.background
+        return background is not None and background.has_open_calls()
+
+    async def _park(self, inbox: Inbox) -> None:
+        """Wait until a message arrives, a background call ends, or the lease on the thread has to be renewed."""
+        attendance = self.context.attendance
+        assert attendance is not None
+        # This task does all that is to do meanwhile: very many runs may wait for a long time. The inbox is empty, so
+        # the task beside the run stores nothing when it is cancelled.
+        await attendance.pause()
+        try:
+            arrival = inbox.expect_letter()
+            if self._has_open_background_calls():
+                with current_loop().scope(self.thread.renewal_time, 0.0):
+                    await arrival.wait()
+            await self.thread.renew_hold()
+        finally:
+            attendance.resume()
 
     async def _read_messages(self, point: Literal["turn", "end"], next_targets: NextTargets | None) -> None:
         if self.context.background is not None:

@@ -13,6 +13,7 @@ from langgraph.types import TracePolicy
 from callboard._langchain._large_values import has_many, is_long, run_in_worker
 from callboard._langgraph._node_scope import NS_SEP, PULL, PUSH, NodeConfigs, NodePlace, Outer, task_id_of
 from callboard._loops._current import current_loop
+from callboard._loops._side_tasks import SideTask
 from callboard.agent._background import ThreadBackground
 from callboard.agent._inbox import Inbox
 from callboard.agent._model import run_user_code
@@ -98,6 +99,8 @@ class RunContext:
     """Messages for the run while it works; `None` for a run that takes none."""
     background: ThreadBackground | None = None
     """Background calls of the thread; `None` for a run that can have none."""
+    attendance: SideTask | None = field(default=None, init=False)
+    """Task beside the run that attends to its lease and to its inbox; `None` for a run with neither."""
     reporter: RunReporter | None = field(default=None, init=False)
     """Object that reports the run to observers, set before the run starts; `None` without observers."""
     is_traced: bool = field(default=True, init=False)

@@ -25,10 +25,10 @@ from callboard._langgraph._node_scope import Outer, outer_of, with_stream, write
 from callboard._langgraph._outer_task import runtime_of
 from callboard._loops._deadline import DEFAULT_GRACE, TimeLimit, TimeLimits, active_time_limits
 from callboard._loops._entry_mode import EntryMode, entered_from
-from callboard._loops._side_tasks import beside
+from callboard._loops._side_tasks import SideTask
 from callboard._util._suggestions import did_you_mean
 from callboard.agent._background import BackgroundCalls, ThreadBackground
-from callboard.agent._inbox import Inbox, Letter
+from callboard.agent._inbox import Inbox, Letter, attend
 from callboard.agent._live import LiveRuns
 from callboard.agent._run import Run
 from callboard.agent._run_context import AgentPlan, Breakpoints, RunContext
@@ -321,14 +321,17 @@ class Runner:
                     run.context.background = self._background_of(thread)
                 handlers: list[Any] = []
                 if put is not None:
-                    subgraphs, events = request.subgraphs, request.message_events
-                    handlers = handlers_for(request.modes, put, path, subgraphs=subgraphs, events=events)
+                    handlers = handlers_for(
+                        request.modes, put, path, subgraphs=request.subgraphs, events=request.message_events
+                    )
                 go = run.go if request.budget is None else partial(_run_within_budget, request.budget, run)
+                run.context.attendance = (
+                    SideTask(partial(attend, thread, inbox)) if inbox is not None or thread.is_held else None
+                )
                 # The renewal of the lease ends with the run and before `stop`, which gives the thread up.
                 async with (
                     self._with_states(thread),
-                    beside(thread.keep_holding if thread.is_held else None),
-                    beside(None if inbox is None else partial(inbox.keep_storing, thread)),
+                    run.context.attendance or nullcontext(),
                     self._own_background_calls(inbox, config),
                 ):
                     await trace_agent(go, request.input, config, self.name, handlers)

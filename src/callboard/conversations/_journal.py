@@ -9,14 +9,17 @@ A run that holds the thread has a lease on it. The lease is an entry, too: `Held
 """
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from anyio import Lock, sleep
+from anyio import Lock
 from anyio.lowlevel import cancel_shielded_checkpoint
 from langgraph.checkpoint.base import CheckpointTuple
 
 from callboard._langgraph._serializers import MEND
+from callboard._loops._current import current_loop
+from callboard._loops._deadline import INSTANT
 from callboard.conversations._channels import Write
 from callboard.conversations._lease import LEASE, OwnLease, describe_holder, is_over, new_holder, release, renew_holder
 from callboard.conversations._saver import Change, Saver
@@ -66,6 +69,8 @@ class Journal:
         self.is_hold_confirmed = True
         """`False` until the first write with the holder entry of this run has been read back."""
         self._lease = OwnLease()
+        self.renewal_time = math.inf
+        """Loop time at which the lease has to be renewed; `math.inf` without a lease, and for one that is lost."""
         self.is_lost = False
         """`True` if another run has taken the thread: no entry may be written any more."""
         self.storage_error: StorageError | None = None
@@ -230,33 +235,36 @@ class Journal:
         """Begin a lease on the thread, and return the entry with which the run takes the thread."""
         # The clocks of this machine first: others count the lease from the moment at which the database read its own.
         self._lease = OwnLease()
+        self.renewal_time = current_loop().now() + LEASE / 3
         self._own_holder, self.is_hold_confirmed = new_holder(await self._saver.now()), False
         return Held(self._own_holder)
 
     def end_hold(self) -> None:
         if self._own_holder is not None:
             release(self._own_holder)
-            self._own_holder = None
+            self._own_holder, self.renewal_time = None, math.inf
 
-    async def keep_holding(self, record: Callable[[Entry], Awaitable[None]]) -> None:
-        """Renew the lease regularly, until this task is cancelled or another run takes the thread."""
+    async def renew_hold(self, record: Callable[[Entry], Awaitable[None]]) -> None:
+        """Renew the lease if its `renewal_time` has come."""
         # Cancelled when the run ends. A renewal goes through `flush`, so it keeps its place among other entries.
-        while self._own_holder is not None:
-            await sleep(LEASE / 3)
-            try:
-                since = self._lease.read()  # before the clock of the database, as in `begin_hold`
-                self._own_holder = renew_holder(self._own_holder, await self._saver.now())
-                await record(Held(self._own_holder))
-                await self.flush(wait=True)
-                await self.check_lease()  # by the old lease: if that ended during the write, it may have been dropped
-                self._lease.renew(since)  # only now: the database has the new end of the lease
-            except ThreadBusyError:
-                return  # `is_lost` is set, and the run's next write raises
-            except Exception:
-                if self.storage_error is not None:
-                    return  # the run's next entry raises it
-                # An outage must not end the run. However long it lasts, `check_lease` checks the holder afterwards.
-                _log.exception("The hold on thread %r could not be prolonged; trying again", self._saver.thread_id)
+        if self._own_holder is None or current_loop().now() < self.renewal_time - INSTANT:
+            return
+        self.renewal_time = current_loop().now() + LEASE / 3
+        try:
+            since = self._lease.read()  # before the clock of the database, as in `begin_hold`
+            self._own_holder = renew_holder(self._own_holder, await self._saver.now())
+            await record(Held(self._own_holder))
+            await self.flush(wait=True)
+            await self.check_lease()  # by the old lease: if that ended during the write, it may have been dropped
+            self._lease.renew(since)  # only now: the database has the new end of the lease
+        except ThreadBusyError:
+            self.renewal_time = math.inf  # `is_lost` is set, and the run's next write raises
+        except Exception:
+            if self.storage_error is not None:
+                self.renewal_time = math.inf  # the run's next entry raises it
+                return
+            # An outage must not end the run. However long it lasts, `check_lease` checks the holder afterwards.
+            _log.exception("The hold on thread %r could not be prolonged; trying again", self._saver.thread_id)
 
     async def check_lease(self) -> None:
         """Raise `ThreadBusyError` if the lease may have ended, and another run has taken the thread since."""

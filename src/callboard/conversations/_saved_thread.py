@@ -343,8 +343,12 @@ class SavedThread(Thread):
             self._journal.end_hold()
             raise
 
-    async def keep_holding(self) -> None:
-        await self._journal.keep_holding(self.record)
+    @property
+    def renewal_time(self) -> float:
+        return self._journal.renewal_time
+
+    async def renew_hold(self) -> None:
+        await self._journal.renew_hold(self.record)
 
     async def stop(self) -> None:
         """Store a checkpoint of the position at which the run ends, and the results of tasks in an unfinished step."""

@@ -3,6 +3,7 @@
 Every change of a thread is an entry, so that a journal can store the changes and replay them.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, ClassVar, Self, assert_never, cast
@@ -336,8 +337,13 @@ class Thread:
         # `joins_next_write`: the thread is taken in the same write as the next change, which then raises the error if
         # another run was faster.
 
-    async def keep_holding(self) -> None:
-        """Renew the lease on the thread regularly, until this task is cancelled or another run takes the thread."""
+    @property
+    def renewal_time(self) -> float:
+        """Loop time at which this run has to renew its lease on the thread; `math.inf` if it has none to renew."""
+        return math.inf
+
+    async def renew_hold(self) -> None:
+        """Renew the lease on the thread if its `renewal_time` has come."""
 
     async def stop(self) -> None:
         """Store the remaining changes of the run and release the thread; called after every end of a run."""

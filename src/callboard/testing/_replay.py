@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from callboard._calls._call import SupervisedCall, current_call
 from callboard._calls._observers import current_run, observe
-from callboard._loops._side_tasks import beside
+from callboard._loops._side_tasks import SideTask
 from callboard._records._events import CallEvent, RunInfo
 from callboard._records._policies import check_path
 from callboard.agent._agent import Agent
@@ -356,7 +356,7 @@ class _Player:
         later_messages, receive = anyio.create_memory_object_stream[tuple[float, HumanMessage]](math.inf)
         self.people[info.number] = people = _People(run, story, self.delays_of(story), later_messages)
         with later_messages, receive:
-            async with beside(partial(people.speak_later, receive)):
+            async with SideTask(partial(people.speak_later, receive)):
                 await people.speak(story.answered_requests(run.thread.state.get(MESSAGES) or []))
                 return await go()
 
