@@ -12,7 +12,7 @@ from pydantic import BaseModel
 from callboard import CallEvent, CallsInterrupted, ToolNode, ValidationNode, create_react_agent, observe
 from callboard.middleware import RequireApproval
 from callboard.testing import Recorder, ScriptedModel
-from callboard.tools._bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_ID, MAX_NAME, MAX_VALUES, offence
+from callboard.tools._bounds import MAX_CHARACTERS, MAX_DEPTH, MAX_ID, MAX_NAME, MAX_VALUES, describe_exceeded_limit
 
 SHALLOW = 500
 """A number of levels at which copying or writing of arguments once failed."""
@@ -88,13 +88,13 @@ async def test_a_finished_neighbour_is_kept_where_a_person_is_asked() -> None:
 
 
 def test_what_is_within_the_bounds_is_let_in() -> None:
-    assert offence(call(nest_list(MAX_DEPTH - 1))) is None
-    assert offence(call(nest_list(MAX_DEPTH))) is not None
-    assert offence(call("x" * (MAX_CHARACTERS - len("query")))) is None
-    assert offence(call(list(itertools.repeat(1, MAX_VALUES - 1)))) is None
-    assert offence(call(call_id="x" * MAX_ID)) is None
-    assert offence(call(name="x" * MAX_NAME)) is None
-    assert offence(call(name="x" * (MAX_NAME + 1)), ["x" * (MAX_NAME + 1)]) is None
+    assert describe_exceeded_limit(call(nest_list(MAX_DEPTH - 1))) is None
+    assert describe_exceeded_limit(call(nest_list(MAX_DEPTH))) is not None
+    assert describe_exceeded_limit(call("x" * (MAX_CHARACTERS - len("query")))) is None
+    assert describe_exceeded_limit(call(list(itertools.repeat(1, MAX_VALUES - 1)))) is None
+    assert describe_exceeded_limit(call(call_id="x" * MAX_ID)) is None
+    assert describe_exceeded_limit(call(name="x" * MAX_NAME)) is None
+    assert describe_exceeded_limit(call(name="x" * (MAX_NAME + 1)), ["x" * (MAX_NAME + 1)]) is None
 
 
 FORMS = {

@@ -16,7 +16,7 @@ from callboard._loops._protocol import Wakeup
 from callboard._loops._shared_event import SharedEvent
 from callboard.conversations._thread import Thread
 from callboard.tools._background import is_notification
-from callboard.tools._bounds import broken_text
+from callboard.tools._bounds import find_broken_text
 
 _MOST = 500
 """Maximum number of letters in one write. A checkpointer in memory, which writes in the event loop, would hold the loop
@@ -40,7 +40,7 @@ def person_message(message: Any) -> HumanMessage:
             f"say() takes a message of a person, got one of type {converted.type!r}: start a run with other messages"
         )
     texts = [converted.content, converted.additional_kwargs, converted.id, converted.name]
-    if (text := broken_text(texts)) is not None:
+    if (text := find_broken_text(texts)) is not None:
         raise ValueError(f"The message has {text[:80]!r}, with half of a surrogate pair, which no database can store")
     return converted if converted.id else converted.model_copy(update={"id": str(uuid4())})
 

@@ -51,7 +51,7 @@ from callboard.exceptions import (
     ThreadBusyError,
 )
 from callboard.tools._background import lost_notification, open_handles
-from callboard.tools._bounds import broken_text
+from callboard.tools._bounds import find_broken_text
 from callboard.tools._ledger import Answers, answers_by_id, approval_digest_in, is_by_id
 from callboard.tools._unanswered import id_of
 
@@ -125,7 +125,7 @@ def _find_calls_not_begun(thread: Thread, flow: Flow) -> frozenset[str]:
 async def _take_command(command: "Command[Any]", thread: Thread, flow: Flow) -> tuple[Answers, bool]:
     if command.resume is not None and not thread.is_kept:
         raise RuntimeError("Cannot use Command(resume=...) without checkpointer")
-    if (text := broken_text(command.resume)) is not None:
+    if (text := find_broken_text(command.resume)) is not None:
         # After a crash, the answer would be read as another text, and a call run that nobody has approved.
         raise ValueError(f"The answer has {text[:80]!r}, with half of a surrogate pair, which no database can store")
     if isinstance(thread, SavedThread) and command.resume is not None:

@@ -321,7 +321,7 @@ class CallStep:
         self._writes = batch.ledger.writes
         if thread.is_kept:
             # One write for all claims, before any body starts. It also stores the `Stepped` entry that waited for them.
-            claims = await batch.claims() if thread.claims_ahead else []
+            claims = await batch.keys_to_claim() if thread.claims_ahead else []
             await thread.claim_ahead([self.tasks[key] for key in claims])
         for key in self.tasks if self._streams_each_call else ():
             if batch.ledger.is_waiting(key):  # an unanswered question of an earlier run
@@ -383,7 +383,7 @@ class CallStep:
         for key, output in zip(self.tasks, outputs, strict=True):
             # Recorded a second time, because the method may have changed results; the last entry of a task counts.
             await self._record_result(key, with_writes(output, self._writes.get(key, ())))
-        return ResultRules("dict", messages_key).combine(outputs)
+        return ResultRules("dict", messages_key).combine_outputs(outputs)
 
     def _raise_parent_command(self, outputs: Sequence[Any]) -> None:
         for output in outputs:

@@ -12,7 +12,7 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolCall, ToolMessage
 
-from callboard.tools._bounds import refusals_of_storage, whole_text
+from callboard.tools._bounds import refusals_of_storage, replace_surrogates
 from callboard.tools._unanswered import calls_in, exchanges_in, id_of, is_whole
 
 UNANSWERED = (
@@ -91,7 +91,7 @@ def complete_calls(reply: BaseMessage) -> None:
         block = (
             next((block for block in blocks if (block.get("id"), block.get("name")) == name), None) if blocks else None
         )
-        call["id"] = whole_text(str(call["id"])) if call["id"] else f"call_{uuid4().hex}"
+        call["id"] = replace_surrogates(str(call["id"])) if call["id"] else f"call_{uuid4().hex}"
         call["name"] = str(call["name"])
         if block is not None:
             blocks.remove(block)

@@ -262,7 +262,7 @@ class _AgentCall(SupervisedCall[Item]):
 
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         chain = self._supervise._chain
-        return message if chain is None else await chain.rework(message, self._request, on_failure)
+        return message if chain is None else await chain.rework_error_message(message, self._request, on_failure)
 
     async def _settled_answer(self) -> Item:
         """Answer the call; raise `CallCancelledError` if the call alone was cancelled."""

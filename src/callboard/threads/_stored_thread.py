@@ -27,7 +27,7 @@ from callboard.conversations._saver import Saver
 from callboard.conversations._snapshots import history_of, snapshot_of
 from callboard.conversations._storage import Amended, Entry, base_of, entries_of
 from callboard.conversations._stored_types import collect_types
-from callboard.tools._bounds import broken_text
+from callboard.tools._bounds import find_broken_text
 from callboard.tools._unanswered import Exchange, exchanges_in
 
 CallState = Literal["done", "failed", "waits", "open"]
@@ -213,7 +213,7 @@ class Threads:
             StorageError: if the database cannot be used, or its contents are damaged.
             ValueError: if the conversation has no such checkpoint.
         """
-        if broken_text(name) is not None:
+        if find_broken_text(name) is not None:
             return None  # no run stores a conversation with such a name
         thread = _thread(self._reader, name)
         checkpoint_tuple = await thread.saver.get(checkpoint_id)
@@ -235,7 +235,7 @@ class Threads:
         Raises:
             StorageError: if the database cannot be used, or its contents are damaged.
         """
-        if broken_text(name) is not None:
+        if find_broken_text(name) is not None:
             return []
         thread = _thread(self._reader, name)
         return [snapshot async for snapshot in history_of(thread, filter=None, before=None, limit=None, by_call=True)]

@@ -27,12 +27,12 @@ from callboard.tools._batch_call import BatchCall, BatchResources, Body
 from callboard.tools._error_policy import default_text
 from callboard.tools._results import messages_in
 
-_QUESTION = (
+_QUESTION_REFUSED = (
     "Error: this background call asked a person, which only a call in the foreground can do. Whether it had any effect "
     "before that is unknown."
 )
 
-_COMMAND = "Error: this background call ended with a command, which only a call in the foreground can give."
+_COMMAND_REFUSED = "Error: this background call ended with a command, which only a call in the foreground can give."
 
 
 class BackgroundCall(BatchCall):
@@ -64,7 +64,7 @@ class BackgroundCall(BatchCall):
         """`True` if the call has not ended, also not in this moment."""
         return not self._is_storing and not self.done.is_set
 
-    def hand_over(self) -> ToolMessage:
+    def hand_over_to_background(self) -> ToolMessage:
         """Let the call go on in the background; return the message that answers it meanwhile."""
         messages = messages_in(self.batch.state, self.batch.setup.messages_key)
         assert self.batch.reports.background is not None
@@ -79,7 +79,7 @@ class BackgroundCall(BatchCall):
         )
 
     async def perform(self, thread_id: str) -> None:
-        """Run the call as a batch, and keep its failure for `output`."""
+        """Run the call as a batch, and keep its failure for `take_output`."""
         setup = self.batch.setup
         try:
             with Operation(setup.in_flight, self.loop, grace=None, thread_id=thread_id) as operation:
@@ -108,7 +108,7 @@ class BackgroundCall(BatchCall):
         if self._refusal is not None:
             raise self._refusal
 
-    def output(self) -> Output:
+    def take_output(self) -> Output:
         """Return the output of the call, after its end; raise its error."""
         error, self._failure = self._failure or self.error, None
         if error is not None:
@@ -126,9 +126,9 @@ class BackgroundCall(BatchCall):
         """Return the message for the model about the end of a call in the background."""
         assert self.handle is not None
         try:
-            output = self.output()
+            output = self.take_output()
         except GraphInterrupt:
-            return self.notification_about(_QUESTION)
+            return self.notification_about(_QUESTION_REFUSED)
         except Exception as error:
             text = f"Error: {error}" if isinstance(error, CallError) else default_text(error)
             return self.notification_about(text, error)
@@ -137,7 +137,7 @@ class BackgroundCall(BatchCall):
         messages = output if isinstance(output, list) else [output]
         if len(messages) == 1 and isinstance(messages[0], ToolMessage):
             return notification(self.handle, messages[0].model_copy(update={"name": self.name}))
-        return self.notification_about(_COMMAND)
+        return self.notification_about(_COMMAND_REFUSED)
 
     def notification_about(self, text: str, error: Exception | None = None) -> HumanMessage:
         """Return the message for the model with an error text in the place of a result."""
@@ -155,16 +155,16 @@ class BackgroundCall(BatchCall):
             await super()._store_question(interrupt)
 
     def _body(self, terms: CallOptions | None) -> Body:
-        return partial(self._begin, super()._body(terms))
+        return partial(self._begin_body, super()._body(terms))
 
-    async def _begin(self, body: Body, *args: Any) -> object:
+    async def _begin_body(self, body: Body, *args: Any) -> object:
         # An attempt in the background needs no claim: the call is answered, and does not run again.
         running = (body if self.handle is None else invoke)(*args)
         self.begun.set()
         return await running
 
 
-def lasting(batch_context: BatchContext) -> BatchContext:
+def without_run_deadline(batch_context: BatchContext) -> BatchContext:
     """Return a batch context without the deadline of the run, which a background call may outlive."""
     return batch_context._replace(now=batch_context.loop.now(), until=math.inf)
 
@@ -175,26 +175,30 @@ class ForegroundCall(BatchCall):
     Observers see the background call alone.
     """
 
-    __slots__ = ("_call",)
+    __slots__ = ("_background_call",)
 
     def __init__(
         self, batch: BatchResources, key: str, index: int, terms: CallOptions, batch_context: BatchContext
     ) -> None:
-        silent = batch_context._replace(observers=batch_context.observers._replace(calls=()))
-        super().__init__(batch, key, index, terms, silent)
-        self._call = BackgroundCall(batch, key, index, terms, lasting(batch_context))
+        unobserved_context = batch_context._replace(observers=batch_context.observers._replace(calls=()))
+        super().__init__(batch, key, index, terms, unobserved_context)
+        self._background_call = BackgroundCall(batch, key, index, terms, without_run_deadline(batch_context))
 
     @property
     def performer(self) -> BackgroundCall:
-        return self._call
+        return self._background_call
 
     async def run(self, config: RunnableConfig | None = None) -> Output:
         wrap_call = self.batch.reports.wrap_call
-        return await (self._wait(config) if wrap_call is None else wrap_call(self.batch.ledger, self.index, self._wait))
+        return await (
+            self._run_in_foreground(config)
+            if wrap_call is None
+            else wrap_call(self.batch.ledger, self.index, self._run_in_foreground)
+        )
 
-    async def _wait(self, config: RunnableConfig | None = None) -> Output:
+    async def _run_in_foreground(self, config: RunnableConfig | None = None) -> Output:
         """Start the call, wait until it ends or its time in the foreground is over, and return its output."""
-        call, loop = self._call, self.loop
+        call, loop = self._background_call, self.loop
         assert self.batch.reports.background is not None
         if config is not None:
             call.use_config(config)
@@ -206,14 +210,14 @@ class ForegroundCall(BatchCall):
                 with loop.scope(loop.now() + seconds, 0.0):
                     await call.done.wait()
             if call.can_be_handed_over:
-                message = call.hand_over()
+                message = call.hand_over_to_background()
                 await self._store_output(message)
                 return message
             await call.done.wait()
         except BaseException:
             await end_task(task)
             raise
-        return call.output()
+        return call.take_output()
 
 
 # Messages about background calls in a conversation.

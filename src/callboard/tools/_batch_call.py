@@ -132,7 +132,7 @@ class BatchResources:
     def __post_init__(self) -> None:
         self.callbacks = self.config.get("callbacks")
         self.overrides = Chain(self.reports.outer_links) if self.reports.outer_links else None
-        self.stores_outputs = self.reports.on_finish is not None or self.ledger.is_kept
+        self.stores_outputs = self.reports.on_finish is not None or self.ledger.stores_each_result
 
     def terms(self, request: ToolCallRequest) -> CallOptions:
         """Return the policy and the limits of the call in a request; middleware may have changed the call."""
@@ -174,7 +174,7 @@ class BatchResources:
         self.open_count -= 1
         if self.reports.on_finish is not None:
             await self.reports.on_finish(key, output, not self.open_count)
-        if self.open_count and self.ledger.is_kept:  # the last result is stored by the caller of the batch
+        if self.open_count and self.ledger.stores_each_result:  # the last result is stored by the caller of the batch
             self.ledger.record_output(key, output)
             await self.ledger.save()
 
@@ -272,7 +272,11 @@ class BatchCall(SupervisedCall[Output]):
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         """Return an error message after the middleware has changed it."""
         chain = self.batch.setup.chain
-        return message if chain is None else await chain.rework(message, self._tool_call_request(), on_failure)
+        return (
+            message
+            if chain is None
+            else await chain.rework_error_message(message, self._tool_call_request(), on_failure)
+        )
 
     async def _run_within_override(self, request: ToolCallRequest) -> Output:
         """Run the call with the request that a `ToolNode` subclass's override has passed on; return its output."""
@@ -335,7 +339,7 @@ class BatchCall(SupervisedCall[Output]):
                 raise_without_key(error, ready_tool.plan, injected_call, call)
             except ValidationError as error:
                 raise_invalid_arguments(error, call, supplied_names(ready_tool.plan, injected_call, call))
-            output, self.handled_error = batch.rules.check(response, call), None
+            output, self.handled_error = batch.rules.check_response(response, call), None
         except Exception as error:
             if (content := setup.judge_tool_error(error)) is None:
                 raise

@@ -24,7 +24,7 @@ MAX_NAME = 256
 """Maximum length of the name in a call of an unknown tool, in characters."""
 
 _SHORTENED_LENGTH = 40
-_MARK = "callboard_unkept"
+_STORAGE_REFUSAL_KEY = "callboard_unkept"
 _MAX_SMALL_ARGS, _MAX_SMALL_TEXT = 50, 100_000
 _PLAIN_TYPES = frozenset((int, float, bool, type(None)))
 
@@ -37,7 +37,7 @@ class Refusal(NamedTuple):
     """Error that observers receive."""
 
 
-def admission(
+def admit_calls(
     calls: Sequence[ToolCall],
     reply: Sequence[ToolCall],
     tool_names: Collection[str],
@@ -65,7 +65,7 @@ def admission(
                 "the tool again in your next reply if it is still needed."
             )
         elif not are_small and not is_small(call):
-            reason = offence(call, tool_names)
+            reason = describe_exceeded_limit(call, tool_names)
         if reason is not None:
             refusals[index] = _refusal(call, reason)
     if not refusals:
@@ -81,16 +81,16 @@ def refusals_of_storage(calls: Sequence[ToolCall], *, is_stored: bool) -> dict[i
     """
     messages: dict[int, ToolMessage] = {}
     for index, call in enumerate(calls):
-        reason = None if is_small(call) else _offence_in(call["args"])
+        reason = None if is_small(call) else _describe_exceeded_argument_limit(call["args"])
         if reason is None and is_stored:
-            reason = _unstorable_in(call["args"])
+            reason = _describe_unstorable_argument(call["args"])
         if reason is not None:
             message = _refusal(call, reason).message
-            messages[index] = message.model_copy(update={"response_metadata": {_MARK: True}})
+            messages[index] = message.model_copy(update={"response_metadata": {_STORAGE_REFUSAL_KEY: True}})
     return messages
 
 
-def whole_text(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """Return a text with `?` in place of each lone surrogate, as LangGraph's checkpointers store it."""
     if text.isascii():
         return text
@@ -103,17 +103,17 @@ def whole_text(text: str) -> str:
 
 def is_refusal_of_storage(message: ToolMessage) -> bool:
     """Return whether a message is an error message of `refusals_of_storage`, and not the result of a call."""
-    return bool(message.response_metadata.get(_MARK))
+    return bool(message.response_metadata.get(_STORAGE_REFUSAL_KEY))
 
 
 def _refusal(call: ToolCall, reason: str) -> Refusal:
-    harmless = _without_content(call)
-    error = CallRejectedError(harmless["name"], harmless["id"], reason)
+    shortened_call = _without_content(call)
+    error = CallRejectedError(shortened_call["name"], shortened_call["id"], reason)
     # The message keeps the full id that the model wrote: providers match answers to calls by it.
-    return Refusal(error_message(f"Error: {reason}", {**harmless, "id": call["id"]}, error), error)
+    return Refusal(error_message(f"Error: {reason}", {**shortened_call, "id": call["id"]}, error), error)
 
 
-def offence(call: ToolCall, tool_names: Collection[str] = ()) -> str | None:
+def describe_exceeded_limit(call: ToolCall, tool_names: Collection[str] = ()) -> str | None:
     """Return a text that says which limit a call exceeds and what to do; `None` if the call is within the limits."""
     name, call_id = call["name"], call["id"]
     if len(name) > MAX_NAME and name not in tool_names:
@@ -125,7 +125,7 @@ def offence(call: ToolCall, tool_names: Collection[str] = ()) -> str | None:
             f"the id of this call has {len(call_id)} characters, at most {MAX_ID} are allowed. Call the tool again "
             "with a shorter id."
         )
-    return _offence_in(call["args"])
+    return _describe_exceeded_argument_limit(call["args"])
 
 
 def is_small(call: ToolCall) -> bool:
@@ -147,7 +147,7 @@ def is_small(call: ToolCall) -> bool:
     return True
 
 
-def _offence_in(args: Mapping[str, Any]) -> str | None:
+def _describe_exceeded_argument_limit(args: Mapping[str, Any]) -> str | None:
     """Return a text that says which limit a call's arguments exceed and what to do; `None` if they exceed no limit."""
     depth = values = characters = 0
     level: list[Any] = [args]
@@ -178,10 +178,10 @@ def bits_of(number: int) -> int:
     return number.bit_length() if number >= 0 else (~number).bit_length() + 1
 
 
-def _unstorable_in(args: Mapping[str, Any]) -> str | None:
+def _describe_unstorable_argument(args: Mapping[str, Any]) -> str | None:
     """Return a text about a long integer or a lone surrogate in arguments within all limits; `None` without one."""
     for value in _keys_and_values(args):
-        if isinstance(value, str) and whole_text(value) is not value:
+        if isinstance(value, str) and replace_surrogates(value) is not value:
             # Stored as another text, a call that a person was asked about would be another call.
             return "the arguments have half of a surrogate pair, which is no character. Call the tool again without it."
         if isinstance(value, int) and not SMALLEST_INTEGER <= value <= LARGEST_INTEGER:
@@ -192,10 +192,11 @@ def _unstorable_in(args: Mapping[str, Any]) -> str | None:
     return None
 
 
-def broken_text(value: object) -> str | None:
+def find_broken_text(value: object) -> str | None:
     """Return the first text in a value, at any depth, that has half of a surrogate pair; `None` without one."""
     return next(
-        (text for text in _keys_and_values(value) if isinstance(text, str) and whole_text(text) is not text), None
+        (text for text in _keys_and_values(value) if isinstance(text, str) and replace_surrogates(text) is not text),
+        None,
     )
 
 

@@ -58,7 +58,7 @@ def wrapper_middleware(wrap: Callable[..., Any] | None, awrap: Callable[..., Any
             raise TypeError(f"{name} takes a function of a request and what executes it, got {value!r}")
     if wrap is not None and is_async(wrap):
         raise TypeError(f"wrap_tool_call takes a plain function; give {wrap!r} as awrap_tool_call=")
-    return _join_halves(wrap, awrap)
+    return _join_sync_and_async(wrap, awrap)
 
 
 def _missing_result_error(kind: str, name: str, output: object, call_id: str | None) -> TypeError:
@@ -76,7 +76,7 @@ def chain_of(middleware: Sequence[object], wrapper: Wrapper | None) -> "Chain | 
     links = [link_of(middleware_name(item), as_middleware(item)) for item in middleware]
     warn_of_ignored_hooks(middleware)
     if wrapper is not None:
-        links.append(Link(wrapper, _warn_of_none))
+        links.append(Link(wrapper, _warn_of_missing_output))
     reworks = [(middleware_name(item), rework) for item in middleware if (rework := hook(item, "aerror_message"))]
     return Chain(links, reworks)
 
@@ -85,7 +85,7 @@ def as_middleware(middleware: object) -> Wrapper:
     """Return a middleware (a function, or an object with methods) as an async function `(request, call_next)`."""
     if langchain_base(type(middleware)) is not None:
         return langchain_middleware(middleware)
-    halves = _join_halves(_method(middleware, "wrap_tool_call"), _method(middleware, "awrap_tool_call"))
+    halves = _join_sync_and_async(_method(middleware, "wrap_tool_call"), _method(middleware, "awrap_tool_call"))
     if halves is not None:
         return halves
     if isinstance(middleware, Middleware):
@@ -113,7 +113,7 @@ def as_middleware(middleware: object) -> Wrapper:
     )
 
 
-def _join_halves(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrapper | None:
+def _join_sync_and_async(wrap: Callable[..., Any] | None, awrap: Wrapper | None) -> Wrapper | None:
     if awrap is None:
         return None if wrap is None else SyncMiddleware(wrap)
     if wrap is None or is_missing(wrap):
@@ -164,7 +164,7 @@ def _check_output(name: str, output: object, call_id: str | None) -> None:
         )
 
 
-def _warn_of_none(output: object, call_id: str | None) -> None:
+def _warn_of_missing_output(output: object, call_id: str | None) -> None:
     """Log a warning if a wrapper in LangGraph's style returned `None`: LangGraph does not reject this output."""
     if output is None:
         error = _missing_result_error("wrapper", "wrap_tool_call or awrap_tool_call", output, call_id)
@@ -192,17 +192,17 @@ class Chain:
     Interrupts and parent commands from inside always leave the chain, even if a middleware catches them.
     """
 
-    __slots__ = ("_links", "_reworks")
+    __slots__ = ("_links", "_message_reworks")
 
     def __init__(self, links: Sequence[Link], reworks: Sequence[tuple[str, Rework]] = ()) -> None:
         self._links = links
-        self._reworks = reworks[::-1]
+        self._message_reworks = reworks[::-1]
 
-    async def rework(
+    async def rework_error_message(
         self, message: ToolMessage, request: Any, on_failure: Callable[[Exception], ToolMessage]
     ) -> ToolMessage:
         """Return a message after all `aerror_message` methods changed it; `on_failure` makes messages of errors."""
-        for name, rework in self._reworks:
+        for name, rework in self._message_reworks:
             try:
                 new_message: object = await rework(message, request)
                 call_id = request.tool_call["id"]
@@ -221,7 +221,7 @@ class Chain:
     async def __call__(self, request: Any, call_next: Next, run_in_time: RunInTime | None = None) -> Any:
         """Run a call through all middleware and then `call_next`; `run_in_time` limits the time of the middleware."""
         signals: list[Exception] = []
-        run = partial(self._step, signals, call_next, 0, request)
+        run = partial(self._run_link, signals, call_next, 0, request)
         output: object = None
         try:
             output = await (run() if run_in_time is None else run_in_time(run))
@@ -240,7 +240,7 @@ class Chain:
                 del signal
         return output
 
-    async def _step(self, signals: list[Exception], call_next: Next, index: int, request: Any) -> Any:
+    async def _run_link(self, signals: list[Exception], call_next: Next, index: int, request: Any) -> Any:
         """Run the chain from the middleware at `index` inwards; after the last middleware, run `call_next`."""
         # After an interrupt no body may start: its effect would come before the person's answer.
         if signals:
@@ -249,7 +249,7 @@ class Chain:
             if index == len(self._links):
                 return await call_next(request)
             middleware, check = self._links[index]
-            output = await middleware(request, partial(self._step, signals, call_next, index + 1))
+            output = await middleware(request, partial(self._run_link, signals, call_next, index + 1))
             if check is not None:
                 check(output, request.tool_call["id"])
             return output

@@ -107,7 +107,7 @@ def approval_digest_in(question: object) -> str | None:
     return None
 
 
-class _Slot(dict[str, Any]):
+class _ResumeEntry(dict[str, Any]):
     """Ledger of a batch as an entry of LangGraph's list of resume values. Serializers store it as a plain dict."""
 
     attempt: int
@@ -140,9 +140,9 @@ class Ledger:
         self._are_plain = are_plain(keys)
         self._run: str | None = None if caller_ledger is None else caller_ledger.get("run")
         self._prefix = namespace_of_calls(self._conf) if self._conf else CALL_PREFIX
-        self._is_in_slot = False
-        self._position = 0
-        self._number = 0  # batches of this run with the same keys before this one; part of the namespace
+        self._is_in_resume_list = False
+        self._resume_index = 0
+        self._earlier_batches = 0  # batches of this run with the same keys before this one; part of the namespace
         # Both belong to `save`: at most one write runs; a call that finishes meanwhile only requests another one.
         self._is_saving = self._has_unsaved = False
         self.records: dict[str, CallRecord] = {}
@@ -160,14 +160,14 @@ class Ledger:
         if task is None:
             self.outer_scratchpad, self.forward = None, None
             self._caller_ledger = caller_ledger if isinstance(caller_ledger, dict) else None
-            self.is_kept = self._caller_ledger is not None
+            self.stores_each_result = self._caller_ledger is not None
             """`True` if the result of each finished call must be stored before the batch ends."""
         else:
             self.outer_scratchpad, self.forward = task.scratchpad, task.send
             self._is_node = is_graph_node(config, node)
             self.may_be_replayed = not self._is_node
-            self.is_kept = task.durable
-            stored = self._find_in_slot(task.scratchpad.resume)
+            self.stores_each_result = task.durable
+            stored = self._find_in_resume_list(task.scratchpad.resume)
             # LangGraph's own `ToolNode` leaves answers without a call id in the task: they are clear for a single call.
             if stored is None and self._is_node and len(self._keys) == 1:
                 self._answers_without_id = [*task.scratchpad.resume]
@@ -206,27 +206,27 @@ class Ledger:
         """Return the stored record of a call; an empty record if nothing is stored about the call."""
         return self.records.get(key, EMPTY_RECORD)
 
-    def _find_in_slot(self, resume: Sequence[Any]) -> Mapping[str, Any] | None:
+    def _find_in_resume_list(self, resume: Sequence[Any]) -> Mapping[str, Any] | None:
         assert self._task is not None
         for position, value in enumerate(resume):
             if isinstance(value, dict) and value.get("format") == FORMAT and value["keys"] == self._keys:
-                if isinstance(value, _Slot) and value.attempt == self._task.attempt:
-                    self._number += 1  # of another batch of this run, whose model used the same ids
+                if isinstance(value, _ResumeEntry) and value.attempt == self._task.attempt:
+                    self._earlier_batches += 1  # of another batch of this run, whose model used the same ids
                     continue
                 # As `interrupt()` does when it finds its answer: count the position, and write the list up to here.
                 # Without this write, the next interrupt would store only the answers before this position.
                 self._task.scratchpad.interrupt_counter()
                 self._task.send([(RESUME, list(resume[: position + 1]))])
-                self._put_in_slot(position, value)
+                self._put_in_resume_list(position, value)
                 return value
         return None
 
-    def _put_in_slot(self, position: int, ledger: Mapping[str, Any]) -> None:
+    def _put_in_resume_list(self, position: int, ledger: Mapping[str, Any]) -> None:
         assert self._task is not None
-        slot = _Slot(ledger)
+        slot = _ResumeEntry(ledger)
         slot.attempt = self._task.attempt
         self._task.scratchpad.resume[position : position + 1] = [slot]
-        self._position, self._is_in_slot, self.may_be_replayed = position, True, True
+        self._resume_index, self._is_in_resume_list, self.may_be_replayed = position, True, True
 
     @property
     def in_graph(self) -> bool:
@@ -275,7 +275,10 @@ class Ledger:
         """Record the answers that `interrupt()` has returned to a call so far, and close a newly answered question."""
         record = self.record_of(key)
         earlier_answers = record.answers
-        all_answers = (*(dict(a) if isinstance(a, _Slot) else a for a in answers), *earlier_answers[len(answers) :])
+        all_answers = (
+            *(dict(a) if isinstance(a, _ResumeEntry) else a for a in answers),
+            *earlier_answers[len(answers) :],
+        )
         digests = self._digests_for(record)[: len(all_answers)]
         new_record = CallRecord(answers=all_answers, digests=tuple(digests) if any(digests) else (), tasks=record.tasks)
         if record.own and len(answers) <= len(earlier_answers):
@@ -286,7 +289,9 @@ class Ledger:
     def _namespace(self, key: str) -> str:
         if self._namespaces is not None:
             return self._namespaces[key]
-        return self._prefix + (key if self._are_plain and not self._number else segment_of(key, self._number))
+        return self._prefix + (
+            key if self._are_plain and not self._earlier_batches else segment_of(key, self._earlier_batches)
+        )
 
     def _digests_for(self, record: CallRecord) -> list[str | None]:
         """Return, for each answer to a call, the digest of its question, or `None` if the question has none."""
@@ -339,16 +344,16 @@ class Ledger:
         run = {"run": self.run} if self._task is None else {}
         return {"format": FORMAT, "keys": self._keys, "calls": self._stored, **run}
 
-    def publish(self) -> None:
+    def pass_to_next_run(self) -> None:
         """Put the ledger into the caller's dict and into the task's resume list, where the next run finds it."""
         if self._caller_ledger is not None:
             self._caller_ledger.update(self.dump())
         if self._task is None or not self.records:
             return
         resume = self._task.scratchpad.resume
-        if not self._is_in_slot:
+        if not self._is_in_resume_list:
             self._task.scratchpad.interrupt_counter()
-        self._put_in_slot(self._position if self._is_in_slot else len(resume), self.dump())
+        self._put_in_resume_list(self._resume_index if self._is_in_resume_list else len(resume), self.dump())
         self._task.send([(RESUME, resume)])
 
     async def save(self) -> None:
@@ -375,8 +380,8 @@ class Ledger:
                 resume = list(task.scratchpad.resume)
                 # A copy: other calls change `_stored` while this write is serialized.
                 dump = {**self.dump(), "calls": dict(self._stored)}
-                if self._is_in_slot:
-                    resume[self._position] = dump
+                if self._is_in_resume_list:
+                    resume[self._resume_index] = dump
                 else:
                     resume.append(dump)
                 await task.save(resume)

@@ -171,7 +171,7 @@ def around_call(entries: Entries, messages_key: str) -> Link:
             config = _config(entry, request.runtime.config)
             runtime = replace(request.runtime, state=node_request.state, config=config)
             requests = (ToolCallRequest(call, request.tool, node_request.state, runtime) for call in node_request.calls)
-            return ResultRules(node_request.kind, messages_key).combine(
+            return ResultRules(node_request.kind, messages_key).combine_outputs(
                 [await call_next(inner_request) for inner_request in requests]
             )
 

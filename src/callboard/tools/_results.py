@@ -57,7 +57,7 @@ def parse_input(input: Any, messages_key: str) -> NodeRequest:
             calls = [*map(_normalize_call, messages)]
             return NodeRequest(calls, calls, "tool_calls", None)
     if not messages or isinstance(messages[-1], dict):
-        if (mistake := _mistake_in(input, messages_key)) is not None:
+        if (mistake := _describe_wrong_input(input, messages_key)) is not None:
             raise ValueError(mistake)
         if not messages:
             raise ValueError("No message found in input")
@@ -84,7 +84,7 @@ def _is_call(item: object) -> bool:
     return isinstance(item, dict) and (item.get("type") == "tool_call" or {"name", "args"} <= item.keys())
 
 
-def _mistake_in(input: Any, messages_key: str) -> str | None:
+def _describe_wrong_input(input: Any, messages_key: str) -> str | None:
     """Return an error text for an input in a known wrong form; `None` for any other input."""
     last: object = input[-1] if isinstance(input, list) and input else None
     if isinstance(input, str):
@@ -128,7 +128,7 @@ def open_calls_and_reply(
     if len(calls) != 1 or (index := reply_index_of(calls[0], messages)) is None:
         return calls, calls
     reply = list(messages[index].tool_calls)
-    # The same object as in `calls`: `admission` finds surplus calls by identity.
+    # The same object as in `calls`: `admit_calls` finds surplus calls by identity.
     reply[[id_of(call) for call in reply].index(id_of(calls[0]))] = calls[0]
     return calls, reply
 
@@ -189,7 +189,7 @@ class ResultRules(NamedTuple):
     kind: InputKind
     messages_key: str
 
-    def check(self, response: object, call: ToolCall) -> Output:
+    def check_response(self, response: object, call: ToolCall) -> Output:
         """Return a tool's response if it is a valid output of its call; raise TypeError or ValueError otherwise."""
         if isinstance(response, ToolMessage):
             if response.tool_call_id != call["id"]:
@@ -197,7 +197,7 @@ class ResultRules(NamedTuple):
                     f"Tool {call['name']} returned a message with tool_call_id {response.tool_call_id!r} for the call "
                     f"{call['id']!r}. Take the id from an argument annotated with InjectedToolCallId."
                 )
-            return response if type(response.content) is str else _plain_content(response)
+            return response if type(response.content) is str else _normalize_content(response)
         if isinstance(response, Command):
             return self._check_command(response, call, needs_message=True)
         if isinstance(response, list):
@@ -218,7 +218,9 @@ class ResultRules(NamedTuple):
                 f"{call['id']!r}; expected exactly one terminating ToolMessage."
             )
         return [
-            self._check_command(item, call, needs_message=False) if isinstance(item, Command) else _plain_content(item)
+            self._check_command(item, call, needs_message=False)
+            if isinstance(item, Command)
+            else _normalize_content(item)
             for item in response
         ]
 
@@ -257,11 +259,11 @@ class ResultRules(NamedTuple):
             )
         return command
 
-    def _refuse_if(self, wrong: bool, command: Command[Any], call: ToolCall, rule: str) -> None:
-        if wrong:
+    def _refuse_if(self, is_refused: bool, command: Command[Any], call: ToolCall, rule: str) -> None:
+        if is_refused:
             raise ValueError(f"{rule.format(key=self.messages_key)}, got: {command.update} for tool '{call['name']}'")
 
-    def combine(self, outputs: Sequence[Output]) -> Any:
+    def combine_outputs(self, outputs: Sequence[Output]) -> Any:
         """Return the outputs of all calls of a batch, in call order, in the form that fits the node's input."""
         flat: list[Item] = []
         has_commands = False
@@ -293,7 +295,7 @@ _LIST_UPDATE = (
 )
 
 
-def _plain_content(message: ToolMessage) -> ToolMessage:
+def _normalize_content(message: ToolMessage) -> ToolMessage:
     # Providers refuse an empty list.
     message.content = cast("Any", msg_content_output(message.content) or "[]")
     return message

@@ -30,9 +30,9 @@ from callboard._langgraph._vocabulary import call_context
 from callboard._records._events import RunInfo
 from callboard._records._policies import ToolCallLike
 from callboard._util._errors import raise_first
-from callboard.tools._background import BackgroundCall, ForegroundCall, lasting
+from callboard.tools._background import BackgroundCall, ForegroundCall, without_run_deadline
 from callboard.tools._batch_call import NO_REPORTS, BatchCall, BatchResources, Reports, WrappedCall
-from callboard.tools._bounds import Refusal, admission, is_small
+from callboard.tools._bounds import Refusal, admit_calls, is_small
 from callboard.tools._call_record import keys_of
 from callboard.tools._ledger import CallsInterrupted, Ledger
 from callboard.tools._results import NodeRequest, messages_in, open_calls_and_reply
@@ -121,10 +121,11 @@ def _admit(
     if request.kind == "tool_calls" and state:
         is_counted = setup.max_calls is not None
         calls, reply = open_calls_and_reply(request, state, setup.messages_key, is_counted=is_counted)
-    # Keys come from the ids that the model wrote, before `admission` shortens them: two long ids must not become equal.
+    # Keys come from the ids that the model wrote, before `admit_calls` shortens them: two long ids must not become
+    # equal.
     if keys is None or calls is not request.calls:
         keys = keys_of(calls)
-    admitted_calls, refusals = admission(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
+    admitted_calls, refusals = admit_calls(calls, reply, setup.tools, setup.max_calls, are_small=are_small)
     return admitted_calls, keys, refusals
 
 
@@ -144,16 +145,16 @@ class ToolBatch:
         self._config = resources.config
         self._calls = calls
         self._keys = keys
-        self._due_keys: list[str] = []
+        self._keys_to_run: list[str] = []
         """Keys of the calls without a result, in call order."""
 
-    async def claims(self) -> list[str]:
+    async def keys_to_claim(self) -> list[str]:
         """Return keys of new calls that must not run twice and can start at once; the caller stores them as started."""
         # A call that must wait for a permit is claimed when it gets one. If the process is killed before that, the call
         # has not started, and may run. Calls with answers are claimed at that moment too, together with their answers.
         # The caller stores all these claims together, before any tool function starts.
         call_counts: Counter[str] = Counter()
-        claims: list[str] = []
+        keys_to_claim: list[str] = []
         supervision, concurrency = self._setup.supervision, self._config.get("max_concurrency")
         for index, (key, call) in enumerate(zip(self._keys, self._calls, strict=True)):
             if index and index % MANY_CALLS == 0:
@@ -171,8 +172,8 @@ class ToolBatch:
             # Keys of limits are ignored: a call with a free key may seem to have to wait. It is claimed later.
             call_counts.update(permits_by_limit.keys())
             if all(call_counts[name] <= permits for name, permits in permits_by_limit.items()):
-                claims.append(key)
-        return claims
+                keys_to_claim.append(key)
+        return keys_to_claim
 
     async def run(self) -> Any:
         """Run the calls that have no result yet, and return the output of the whole batch."""
@@ -206,7 +207,7 @@ class ToolBatch:
         (key,), (call,), resources = self._keys, self._calls, self._resources
         call_facts = partial(call_context, self._config, resources.state, resources.runtime.context)
         terms = self._setup.supervision.terms(call, resources.run_limiters, call_facts)
-        batch_context = lasting(create_batch_context(progress_writer(resources.runtime)))
+        batch_context = without_run_deadline(create_batch_context(progress_writer(resources.runtime)))
         background_call = BackgroundCall(resources, key, 0, terms, batch_context)
         background_call.handle = handle
         assert resources.reports.background is not None
@@ -227,15 +228,15 @@ class ToolBatch:
         except BaseException as error:
             self.failures = {
                 key: repr(call.error or error)
-                # `_due_keys` may be one longer: Ctrl-C may come between the two appends in `_create_calls`.
-                for key, call in zip(self._due_keys, supervised_calls, strict=False)
+                # `_keys_to_run` may be one longer: Ctrl-C may come between the two appends in `_create_calls`.
+                for key, call in zip(self._keys_to_run, supervised_calls, strict=False)
                 # Ctrl-C is no error of the tool: nobody knows what the interrupted body has done.
                 if call.ended and call.result is None and isinstance(call.error or error, Exception)
                 if not isinstance(call.error, GraphInterrupt)
             }
             # Also after a failure or a cancel: finished results and open questions must not be lost with the batch.
             self._record_ends(supervised_calls)
-            self.ledger.publish()
+            self.ledger.pass_to_next_run()
             raise
         return self._combine_outputs(supervised_calls)
 
@@ -256,7 +257,7 @@ class ToolBatch:
                         reports.on_earlier_output(cast("Output", record.output))
                     if record.has_ended or ledger.is_waiting(key):
                         continue
-            self._due_keys.append(key)
+            self._keys_to_run.append(key)
             terms = supervision.terms(call, self._resources.run_limiters, call_facts)
             is_background = terms.policy.background is not None
             if is_background and reports.background is None:
@@ -269,7 +270,7 @@ class ToolBatch:
     def _combine_outputs(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> Any:
         signals: list[BaseException] = []
         outputs: list[Any] = []  # `Output`, without a `cast` for each call
-        for key, call in zip(self._due_keys, supervised_calls, strict=True):
+        for key, call in zip(self._keys_to_run, supervised_calls, strict=True):
             if call.error is None:
                 outputs.append(call.result)
                 continue
@@ -277,12 +278,12 @@ class ToolBatch:
             if not isinstance(call.error, GraphInterrupt):
                 self.signalled_keys.append(key)
         if not signals and not self.ledger.records and not self.ledger.may_be_replayed:
-            self.results = self._due_keys, outputs
-            return self._resources.rules.combine(outputs)
+            self.results = self._keys_to_run, outputs
+            return self._resources.rules.combine_outputs(outputs)
         self._record_ends(supervised_calls)
         questions = self.ledger.pending
         if questions or signals or self.ledger.may_be_replayed:
-            self.ledger.publish()
+            self.ledger.pass_to_next_run()
         # First of all, a person who gave an invalid answer must learn of it.
         raise_first([signal for signal in signals if is_invalid_resume(signal)])
         # Questions before commands for the parent graph: the ledger keeps such a command, and the run that answers the
@@ -295,13 +296,15 @@ class ToolBatch:
             if (command := self.ledger.record_of(key).parent) is not None:
                 raise ParentCommand(command)
         raise_first(signals)
-        return self._resources.rules.combine([cast("Output", self.ledger.records[key].output) for key in self._keys])
+        return self._resources.rules.combine_outputs(
+            [cast("Output", self.ledger.records[key].output) for key in self._keys]
+        )
 
     def _record_ends(self, supervised_calls: Sequence[SupervisedCall[Output]]) -> None:
         """Copy results and open questions of ended calls into the ledger, and remove error objects from the calls."""
         keys: list[str] = []
         outputs: list[Output] = []
-        for key, call in zip(self._due_keys, supervised_calls, strict=False):
+        for key, call in zip(self._keys_to_run, supervised_calls, strict=False):
             if isinstance(call.error, GraphInterrupt):
                 self.ledger.record_question(key, call.error)
             elif isinstance(call.error, ParentCommand):

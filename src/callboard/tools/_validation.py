@@ -14,7 +14,7 @@ from pydantic.v1 import ValidationError as ValidationErrorV1
 
 from callboard._langchain._errors import error_message
 from callboard._util._callers import check_plain_function
-from callboard.tools._bounds import MAX_NAME, offence
+from callboard.tools._bounds import MAX_NAME, describe_exceeded_limit
 
 FormatError = Callable[[BaseException, ToolCall, type[BaseModel]], str]
 
@@ -77,7 +77,7 @@ class ValidationNode(Runnable[Any, Any]):
 
     def _validate(self, call: ToolCall) -> ToolMessage:
         # Limits come before the schema: the validation of a huge value, and the text of its error, would take long.
-        if (reason := offence(call)) is not None:
+        if (reason := describe_exceeded_limit(call)) is not None:
             message = error_message(f"Error: {reason}", {**call, "name": call["name"][:MAX_NAME]})
             return message.model_copy(update={"additional_kwargs": {"is_error": True}})
         schema = self.schemas_by_name[call["name"]]
