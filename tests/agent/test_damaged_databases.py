@@ -66,6 +66,74 @@ def error_of(act: Callable[[Any], object], agent: Any) -> Exception | None:
     return None
 
 
+def remove(file: Path) -> None:
+    for path in file.parent.glob(f"{file.name}*"):
+        path.unlink()
+
+
+def replace_by_copy(file: Path) -> None:
+    """Replace a database by a copy that was made earlier, as one brings back a backup."""
+    remove(file)
+    shutil.copyfile(file.parent / "backup", file)
+
+
+async def texts_in(file: Path) -> list[str]:
+    """Return the messages that another process would read."""
+    async with scripted([], [], checkpointer=f"sqlite:///{file}") as reader:
+        state = await reader.aget_state(AT)
+    return [message.text for message in state.values.get("messages", [])]
+
+
+@pytest.mark.parametrize("take_away", [remove, replace_by_copy])
+async def test_a_turn_after_the_removal_of_the_file_is_stored_where_others_read_it(
+    tmp_path: Path, take_away: Callable[[Path], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """The open connection writes to a file without a name, which ends with the process: each later turn was lost."""
+    file = tmp_path / "agent.db"
+    async with scripted(["first"], [], checkpointer=f"sqlite:///{file}") as other:
+        await other.ainvoke(QUESTION, AT)
+    shutil.copyfile(file, tmp_path / "backup")
+    earlier_texts = [] if take_away is remove else await texts_in(file)
+
+    async with scripted(["second", "third"], [], checkpointer=f"sqlite:///{file}") as agent:
+        await agent.ainvoke(QUESTION, AT)
+        take_away(file)
+        await agent.ainvoke(QUESTION, AT)
+        texts = await texts_in(file)
+
+    assert texts == [*earlier_texts, QUESTION["messages"][0][1], "third"]
+    assert "was removed or replaced" in caplog.text
+
+
+async def test_a_run_during_which_the_file_is_removed_is_stored_as_a_whole(tmp_path: Path) -> None:
+    """Its end has the whole state, so the thread goes on in the new file."""
+    file = tmp_path / "agent.db"
+
+    async def reset() -> str:
+        """Remove the database."""
+        remove(file)
+        return "removed"
+
+    async with scripted([calls("reset"), "done"], [reset], checkpointer=f"sqlite:///{file}") as agent:
+        await agent.ainvoke(QUESTION, AT)
+        texts = await texts_in(file)
+
+    assert texts == [QUESTION["messages"][0][1], "", "removed", "done"]
+
+
+async def test_a_store_whose_file_is_removed_writes_to_a_new_one(tmp_path: Path) -> None:
+    file = tmp_path / "store.db"
+    store = store_of(f"sqlite:///{file}")
+    assert store is not None
+    await store.aput(("orders",), "1", {"state": "sent"})
+    remove(file)
+    await store.aput(("orders",), "2", {"state": "paid"})
+
+    reader = store_of(f"sqlite:///{file}")
+    assert reader is not None
+    assert [item.key for item in await reader.asearch(("orders",))] == ["2"]
+
+
 USES: dict[str, Callable[[Any], object]] = {
     "state": lambda agent: agent.get_state(AT),
     "history": lambda agent: list(agent.get_state_history(AT)),

@@ -33,6 +33,9 @@ class FakeDatabase:
     def is_lost(self, error: Exception) -> bool:
         return isinstance(error, ConnectionError)
 
+    def is_gone(self) -> bool:
+        return False
+
     explain_errors = staticmethod(nullcontext)
 
 

@@ -4,6 +4,7 @@ A connection is opened on first use. The modules of the databases import this on
 """
 
 import importlib
+import logging
 import re
 import threading
 import weakref
@@ -31,6 +32,8 @@ from callboard.exceptions import StorageError
 T = TypeVar("T")
 R = TypeVar("R")
 
+_log = logging.getLogger("callboard")
+
 
 class Connections(Protocol[T]):
     """Interface of a kind of database: opens and closes LangGraph's saver or store for one database."""
@@ -49,6 +52,10 @@ class Connections(Protocol[T]):
 
     def is_lost(self, error: Exception) -> bool:
         """Return whether an error means that the connection was lost, so that a new connection may succeed."""
+        ...
+
+    def is_gone(self) -> bool:
+        """Return whether the database that `open` has opened is no longer at its place, so that nobody can read it."""
         ...
 
     def explain_errors(self) -> AbstractContextManager[None]:
@@ -127,6 +134,10 @@ class _Lazily(Generic[T]):
                 connection.give_back()
 
     def _borrow(self) -> _Connection[T]:
+        opened = self._opened
+        if opened is not None and self._database.is_gone():
+            _log.warning("%s was removed or replaced; what is there now is used from now on", self._database)
+            self._retire(opened)
         with self._lock:
             if self._opened is None:
                 # Under the lock: a second thread must wait for this connection and not open another.

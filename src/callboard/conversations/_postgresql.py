@@ -143,6 +143,9 @@ class PostgresServer(Generic[T]):
     def join_writes(self, opened: T) -> AbstractContextManager[None]:
         return nullcontext()  # each operation has a connection of its own
 
+    def is_gone(self) -> bool:
+        return False
+
     def is_lost(self, error: Exception) -> bool:
         # A new pool would be no faster, so a pool timeout is not a lost connection.
         return isinstance(error, psycopg.OperationalError) and not isinstance(error, PoolTimeout)

@@ -80,6 +80,8 @@ class SqliteFile(Generic[T]):
     def __init__(self, path: str, connect: Callable[[str], T]) -> None:
         self._path = path
         self._connect = connect
+        self._identity: tuple[int, int] | None = None
+        """Device and number of the file that was opened; `None` without a file."""
 
     def __str__(self) -> str:
         return f"The SQLite database {self._path!r}"
@@ -88,6 +90,7 @@ class SqliteFile(Generic[T]):
         if self._path != ":memory:":
             _make_private_file(self._path)
         opened = self._connect(self._path)
+        self._identity = _identity(self._path)
         try:
             # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
             _repeat_while_busy(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
@@ -116,6 +119,10 @@ class SqliteFile(Generic[T]):
     def is_lost(self, error: Exception) -> bool:
         return False
 
+    def is_gone(self) -> bool:
+        # SQLite goes on in a file without a name, which ends with the process.
+        return self._identity is not None and _identity(self._path) != self._identity
+
     @contextmanager
     def explain_errors(self) -> Generator[None]:
         try:
@@ -136,6 +143,15 @@ class SqliteFile(Generic[T]):
         if code == sqlite3.SQLITE_ERROR and ("no such column" in str(error) or "has no column" in str(error)):
             return _OF_ANOTHER_VERSION
         return _REASONS.get(code) or f"cannot be used: {error_text(error)}. {MEND}"
+
+
+def _identity(path: str) -> tuple[int, int] | None:
+    """Return the device and the number of a file; `None` if there is no file."""
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return None
+    return status.st_dev, status.st_ino
 
 
 def _make_private_file(path: str) -> None:
