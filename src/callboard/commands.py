@@ -65,7 +65,11 @@ def _module(name: str, app_dir: Path) -> ModuleType:
         sys.path.insert(0, directory)
     importlib.invalidate_caches()  # the program may have written the module a moment ago
     try:
-        return importlib.import_module(name)
+        module = importlib.import_module(name)
+    except SystemExit as error:
+        # Otherwise the command would end with the code of the module, as if it had succeeded.
+        remedy = 'what a script does belongs under `if __name__ == "__main__":`'
+        raise ImportError(f"{name} calls sys.exit({error.code!r}) when it is imported; {remedy}") from error
     except ModuleNotFoundError as error:
         missing = error.name or ""
         if name != missing and not name.startswith(f"{missing}."):
@@ -73,3 +77,15 @@ def _module(name: str, app_dir: Path) -> ModuleType:
         modules = sorted(path.stem for path in app_dir.glob("*.py"))
         content = f"its modules: {', '.join(modules[:20])}" if modules else "which has no modules"
         raise NotThereError(f"there is no module {missing!r}; looked in {directory} first ({content})") from None
+    _check_place(name, app_dir)
+    return module
+
+
+def _check_place(name: str, app_dir: Path) -> None:
+    """Raise `NotThereError` if `app_dir` has a module of this name that another one, which is loaded, hides."""
+    top_name = name.partition(".")[0]
+    loaded_file = getattr(sys.modules[top_name], "__file__", None)
+    for file in (app_dir / f"{top_name}.py", app_dir / top_name / "__init__.py"):
+        if file.is_file() and not (loaded_file and Path(loaded_file).exists() and file.samefile(loaded_file)):
+            other_module = f"the module {loaded_file}" if loaded_file else "a module of Python"
+            raise NotThereError(f"{file} cannot be imported, because {other_module} has its name; rename the file")

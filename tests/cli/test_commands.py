@@ -42,3 +42,24 @@ def test_an_error_of_the_module_is_its_own(folder: Path) -> None:
 
     with pytest.raises(ModuleNotFoundError, match="there_is_no_such_module"):
         load_named("for_a_command:Trip", folder, example="tools")
+
+
+@pytest.mark.parametrize("code", ["", "0", "3", "'no key'"])
+def test_a_module_that_ends_the_process_is_an_error(folder: Path, code: str) -> None:
+    """The command would end with the code of the module: 0 as if the agent had answered, 3 as if it asked a person."""
+    (folder / "for_a_command.py").write_text(f"import sys\nsys.exit({code})\n")
+
+    with pytest.raises(ImportError, match=r"for_a_command calls sys.exit\(.*if __name__"):
+        load_named("for_a_command:Trip", folder, example="tools")
+
+
+@pytest.mark.parametrize("name", ["calendar", "email", "sys"])
+@pytest.mark.parametrize("file", ["{}.py", "{}/__init__.py"])
+def test_a_file_that_a_loaded_module_hides_is_told(folder: Path, name: str, file: str) -> None:
+    """The error listed the names of the other module, in which a user does not look for an agent."""
+    path = folder / file.format(name)
+    path.parent.mkdir(exist_ok=True)
+    path.write_text("tools = ['search']\n")
+
+    with pytest.raises(NotThereError, match=rf"{name}.* cannot be imported, because .*rename the file"):
+        load_named(f"{name}:tools", folder, example="tools")

@@ -9,6 +9,8 @@ import sys
 import pytest
 from langchain_core.messages import AIMessage, ToolMessage, convert_to_messages
 
+from callboard._cli import main
+
 from ._agents import AGENT, log
 from ._commands import PATIENCE, Project
 
@@ -187,6 +189,36 @@ def test_json_is_the_only_thing_on_stdout(project: Project, agents: str) -> None
     assert kinds[1:] == [AIMessage, ToolMessage, AIMessage]
     assert output["state"]["messages"][-1]["content"] == "Sun, it says."
     assert "sun in Oslo" in result.stderr
+
+
+def test_json_has_escapes_for_characters_that_the_output_does_not_have(project: Project) -> None:
+    """On Windows, a file gets the code page of the system; the command failed after the run, without its result."""
+    module = project.module(AGENT + "    agent = agent_of('Sun \u2603 \U0001f600 \xfc')\n")
+
+    result = project.call("run", f"{module}:agent", "hi", "--json", charset="latin-1")
+
+    assert result.exit_code == 0
+    assert json.loads(result.stdout)["state"]["messages"][-1]["content"] == "Sun \u2603 \U0001f600 \xfc"
+
+
+@pytest.mark.parametrize("backend", ["asyncio", "trio"])
+@pytest.mark.parametrize("streams", [["stdin"], ["stdin", "stdout", "stderr"]])
+def test_an_agent_answers_without_standard_streams(
+    project: Project, agents: str, monkeypatch: pytest.MonkeyPatch, streams: list[str], backend: str
+) -> None:
+    """Schedulers and daemons close them, and Python then has `None`; the run failed before it began."""
+    monkeypatch.chdir(project.directory)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    line = ["callboard", "run", f"{agents}:sunny", "hi", "--db", project.db, "--thread", "1", "--backend", backend]
+    monkeypatch.setattr(sys, "argv", line)
+    for stream in streams:
+        monkeypatch.setattr(sys, stream, None)
+
+    with pytest.raises(SystemExit) as end:
+        main()
+
+    assert end.value.code == 0
+    assert log(project) == ["weather Oslo"]
 
 
 def test_json_has_the_open_questions(project: Project, agents: str) -> None:

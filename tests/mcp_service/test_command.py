@@ -23,6 +23,8 @@ from ._served import add
 MODULES = {
     "empty": "tools = []",
     "breaks": "raise OSError('no disk')",
+    "misreads": "raise ValueError('no number')",
+    "ends": "import sys\nsys.exit(0)",
     "lacks": "import there_is_no_such_thing",
     "needs": (
         "from typing import Annotated, Any\nfrom callboard import InjectedStore\n"
@@ -40,9 +42,10 @@ MODULES = {
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """Create a folder of modules that can be served."""
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Create a folder of modules that can be served; no module of an earlier folder hides them."""
     for name, text in MODULES.items():
+        monkeypatch.delitem(sys.modules, f"mcp_{name}", raising=False)
         (tmp_path / f"mcp_{name}.py").write_text(text)
     return tmp_path
 
@@ -59,6 +62,8 @@ def folder(tmp_path: Path) -> Path:
         (["mcp_empty:tools"], "there is nothing to serve"),
         (["mcp_needs:tools"], "the tool 'look' cannot be served by itself: its argument 'store'"),
         (["mcp_breaks:tools"], "mcp_breaks:tools could not be loaded: OSError('no disk')"),
+        (["mcp_misreads:tools"], "mcp_misreads:tools could not be loaded: ValueError('no number')"),
+        (["mcp_ends:tools"], "mcp_ends calls sys.exit(0) when it is imported"),
         (["mcp_lacks:tools"], "there_is_no_such_thing"),
         (["no.such.module:tools"], "there is no module 'no'"),
         (["./fine.py"], "'./fine.py' is a path; write the module, such as fine:tools, and --app-dir for its folder"),

@@ -1,5 +1,6 @@
 """Command line `callboard`. Its dependencies come with `callboard[cli]`, and are imported when it runs."""
 
+import os
 import sys
 
 _NEEDED = frozenset({"rich", "typer", "httpx2"})
@@ -7,6 +8,7 @@ _NEEDED = frozenset({"rich", "typer", "httpx2"})
 
 def main() -> None:
     """Run the command line. Entry point of the console script `callboard`."""
+    _open_closed_streams()
     try:
         from callboard._cli._app import app
 
@@ -25,3 +27,12 @@ def main() -> None:
         sys.exit(f"The callboard command needs {missing}: {install_command('callboard', 'cli')}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def _open_closed_streams() -> None:
+    """Open each standard stream that the caller has closed, as some schedulers do, on the null device."""
+    # Not only because Python has `None` then: the next file that is opened, such as a recording, would get the number
+    # of the stream, and texts that C libraries write to stderr would stand in it.
+    for name, flag, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.open(os.devnull, flag), mode, closefd=False))  # noqa: SIM115 (until the process ends)

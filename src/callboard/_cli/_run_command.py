@@ -45,7 +45,16 @@ from callboard._cli._command_options import RunOptions
 from callboard._cli._grid import call_label
 from callboard._cli._keyboard import Keyboard, open_keyboard
 from callboard._cli._screen import Calls, Screen
-from callboard._cli._shown_text import CommandError, as_json, as_text, count, error_text, escape_name, one_line
+from callboard._cli._shown_text import (
+    CommandError,
+    as_json,
+    as_text,
+    count,
+    error_text,
+    escape_name,
+    one_line,
+    print_json,
+)
 from callboard._cli._signals import Stopped, interruptible_input, stoppable, wait_for
 from callboard._cli._storage import open_database, record_calls, recording_path
 from callboard._cli._typed_lines import STOP, Line, TypedLines
@@ -623,7 +632,7 @@ class _Session:
             questions = [{"id": question.id, "value": question.value} for question in snapshot.interrupts]
             thread = self._thread_id if self._conversation.is_stored else None
             state = {"thread": thread, "state": values, "next": snapshot.next, "questions": questions}
-            print(as_json(state, indent=2))
+            print_json(state)
         elif isinstance(values, Mapping) and code == DONE and values.get("structured_response") is not None:
             self._console.print(as_text(values["structured_response"]))
         return code

@@ -1,6 +1,7 @@
 """Texts for a terminal. The output of models and tools is escaped, so that it cannot control the terminal."""
 
 import json
+import sys
 from typing import Any
 
 from callboard.questions import printable
@@ -46,6 +47,16 @@ def as_json(value: Any, *, indent: int | None = None) -> str:
     except ValueError:  # `inf_nan_mode` changes the texts that pydantic writes, and not the values that it returns
         finite = json.loads(json.dumps(plain), parse_constant=str)
         return json.dumps(finite, ensure_ascii=False, indent=indent)
+
+
+def print_json(value: Any) -> None:
+    """Print any value on stdout as JSON, with escapes in place of characters that its encoding does not have."""
+    text = as_json(value, indent=2)
+    try:
+        text.encode(sys.stdout.encoding)
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text), indent=2)
+    print(text)
 
 
 def as_text(value: object) -> str:

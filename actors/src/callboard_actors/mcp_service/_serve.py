@@ -198,8 +198,6 @@ def _prepare(options: Options, wire: StdioConnection | None) -> Callable[[], Awa
         module, served = load_named(options.tools, options.app_dir, example="tools")
     except NotThereError as error:
         raise ValueError(f"{error}; {_names_of(error.module)}" if error.module else f"{error}") from None
-    except (ImportError, ValueError):
-        raise
     except Exception as error:  # an error in the user's code: they need its traceback
         traceback.print_exception(error)
         raise ValueError(f"{options.tools} could not be loaded: {error!r}") from error
