@@ -228,6 +228,12 @@ def test_a_schedule_needs_a_virtual_clock(name: str, real_clock: bool) -> None:
         backend(name, real_clock=real_clock, seed=1)
 
 
+@pytest.mark.parametrize("real_clock", [False, True])
+def test_an_unknown_backend_is_refused_with_the_known_ones(real_clock: bool) -> None:
+    with pytest.raises(ValueError, match=r"backend\(...\) is one of asyncio.*trio.*; got 'curio'"):
+        backend("curio", real_clock=real_clock)
+
+
 async def test_the_clock_gives_the_reply_of_a_model_time_to_arrive() -> None:
     """On trio a model replies on asyncio, in another thread. A budget must not be spent before the reply is there."""
     agent = create_react_agent(ScriptedModel([calls("report"), "Done."]), [Recorder().tool("report", seconds=30)])

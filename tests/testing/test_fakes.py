@@ -244,3 +244,13 @@ async def test_langchains_agent_refuses_other_tools_and_runs_real_ones(door: str
     with pytest.raises(UnfakedToolError, match="'echo' has no fake"), fake_tools({"search": "42"}):
         await state_of(door, ("echo", {"text": "me"}), tools=[search, echo])
     assert contents_of(await state_of(door, ("echo", {"text": "me"}), tools=[echo])) == ["me"]
+
+
+def test_fakes_are_a_dict() -> None:
+    """The error of a list was about a "dictionary update sequence"."""
+    fakes: Any = ["search"]
+    with (
+        pytest.raises(TypeError, match=r"takes a dict from names of tools to fakes, got \['search'\]"),
+        fake_tools(fakes),
+    ):
+        raise AssertionError

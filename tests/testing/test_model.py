@@ -217,3 +217,58 @@ def test_calls_numbers_its_calls_and_keeps_given_ids() -> None:
 
 def test_arguments_may_have_any_name() -> None:
     assert tool_call("greet", None, name="Ada", call_id="x")["args"] == {"name": "Ada", "call_id": "x"}
+
+
+async def text_later(_: list[BaseMessage]) -> str:
+    return "later"
+
+
+NO_REPLIES = [
+    {"role": "assistant"},
+    HumanMessage("hi"),
+    None,
+    3,
+    ValueError,
+    text_later,
+    ["search"],
+    tool_call("search"),
+]
+
+
+@pytest.mark.parametrize("reply", NO_REPLIES)
+def test_what_is_no_reply_is_refused_with_the_accepted_forms(reply: Any) -> None:
+    """The errors were those of pydantic, in the middle of a run, and named neither the script nor the reply."""
+    with pytest.raises(TypeError, match=r"a reply of a ScriptedModel is a text, calls\(...\)"):
+        ScriptedModel([reply])
+    with pytest.raises(TypeError, match=r"a reply of a ScriptedModel is a text, calls\(...\)"):
+        ScriptedModel([lambda _: reply]).invoke("hi")
+
+
+def test_a_text_as_a_script_is_refused() -> None:
+    """It was a script of its letters."""
+    with pytest.raises(TypeError, match=r"takes a list of replies, got 'Done.'; write \['Done.'\]"):
+        ScriptedModel("Done.")
+
+
+@pytest.mark.parametrize(
+    "request_in_another_form",
+    [
+        ("search", "tea"),
+        ("search", {"query": "tea"}, "call_1"),
+        [("search", {})],
+        (print, {}),
+        {"name": "search"},
+        None,
+    ],
+)
+def test_calls_refuses_a_request_in_another_form(request_in_another_form: Any) -> None:
+    with pytest.raises(TypeError, match=r"pairs such as \('search', \{'query': 'tea'\}\)"):
+        calls(request_in_another_form)
+
+
+def test_arguments_in_a_dict_are_no_id_of_a_call() -> None:
+    """The call had no arguments, and a dict as its id."""
+    with pytest.raises(TypeError, match="arguments are keywords"):
+        tool_call("search", cast("Any", {"query": "tea"}))
+    with pytest.raises(TypeError, match="takes the name of a tool"):
+        tool_call(cast("Any", print))

@@ -396,6 +396,8 @@ def test_a_run_is_killed_at_each_of_its_events_and_goes_on(project: pytest.Pytes
             await kill_at(0, agent_of(Bank()), GO)
         with pytest.raises(TypeError, match="takes an agent of callboard, got 'agent'"):
             await kill_at(1, "agent", GO)
+        with pytest.raises(TypeError, match="is the number of an event, got '1'"):
+            await kill_at("1", agent_of(Bank()), GO)
 
     async def test_a_broken_promise(virtual_clock, kill_at, monkeypatch):
         from callboard.testing import _kills

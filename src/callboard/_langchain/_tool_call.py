@@ -1,5 +1,7 @@
 """Short constructor of a tool call."""
 
+from typing import cast
+
 from langchain_core.messages import ToolCall
 
 
@@ -13,5 +15,13 @@ def tool_call(name: str, call_id: str | None = None, /, **args: object) -> ToolC
         call_id: id of the call, as in its result; it differs from the ids of the other calls of a batch. A call for
             `callboard.testing.ScriptedModel` needs none.
         args: arguments of the call.
+
+    Raises:
+        TypeError: for a name or an id that is no text.
     """
+    if not isinstance(cast("object", name), str):
+        raise TypeError(f"tool_call(...) takes the name of a tool, got {name!r}")
+    if not isinstance(cast("object", call_id), str | None):
+        remedy = "arguments are keywords, such as tool_call('search', query='tea')"
+        raise TypeError(f"tool_call({name!r}, ...) takes the id of the call, got {call_id!r}; {remedy}")
     return ToolCall(name=name, args=dict(args), id=call_id, type="tool_call")

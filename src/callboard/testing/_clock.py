@@ -196,7 +196,7 @@ def backend(name: str, *, real_clock: bool = False, seed: int | None = None) -> 
         seed: run tasks in an order that this number decides: "asyncio" and "trio" on a virtual clock.
 
     Raises:
-        ValueError: if `seed` is given with a real clock or for another backend.
+        ValueError: for an unknown name, or if `seed` is given with a real clock or for another backend.
     """
     if seed is not None:
         if real_clock or name not in _SEEDED:
@@ -205,6 +205,9 @@ def backend(name: str, *, real_clock: bool = False, seed: int | None = None) -> 
                 f"real_clock={real_clock!r}"
             )
         return _SEEDED[name](seed)
+    names = backend_names(real_clock=real_clock)
+    if name not in names:
+        raise ValueError(f"backend(...) is one of {', '.join(names)}; got {name!r}")
     return (_REAL if real_clock else _VIRTUAL)[name]()
 
 

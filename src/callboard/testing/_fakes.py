@@ -81,7 +81,10 @@ def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Gene
 
     Raises:
         UnfakedToolError: in a call of any other tool, and at the end of the block if the call's error was handled.
+        TypeError: if `fakes` is no mapping, or `real` no list of names.
     """
+    if not isinstance(fakes, Mapping):
+        raise TypeError(f"fake_tools(...) takes a dict from names of tools to fakes, got {fakes!r}")
     if isinstance(real, str):
         raise TypeError(f"fake_tools(real=...) takes a list of names, got {real!r}; write [{real!r}]")
     used = FakedTools(fakes=dict(fakes), real=real)

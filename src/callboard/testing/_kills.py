@@ -100,10 +100,12 @@ async def kill_at(event: int, agent: Agent, input: Any, config: RunnableConfig |
     Raises:
         AssertionError: if a finished call ran again, or if a call has two results.
         ValueError: if `event` is smaller than 1.
-        TypeError: if `agent` is no agent of callboard.
+        TypeError: if `agent` is no agent of callboard, or `event` no number.
     """
     if not isinstance(agent, Agent):
         raise TypeError(f"kill_at(agent=...) takes an agent of callboard, got {agent!r}")
+    if not isinstance(event, int):
+        raise TypeError(f"kill_at(event=...) is the number of an event, got {event!r}")
     if event < 1:
         raise ValueError(f"kill_at(event=...) is the number of an event, from 1, got {event!r}")
     config = config or {"configurable": {"thread_id": "kill_at"}}

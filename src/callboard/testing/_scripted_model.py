@@ -1,12 +1,13 @@
 """Chat model for tests that answers from a script, without a provider."""
 
+import inspect
 import json
 import re
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Container, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import anyio
 import anyio.lowlevel
@@ -20,6 +21,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import PrivateAttr
 
 from callboard._langchain._tool_call import tool_call
+from callboard._util._callers import is_plain_function
 
 # Short constructors for the replies of a model, and the numbering of their ids.
 
@@ -35,6 +37,9 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
     Args:
         requests: names of tools, pairs of a name and its arguments, or results of `callboard.tool_call`.
         content: text of the message.
+
+    Raises:
+        TypeError: for a request in another form.
     """
     tool_calls = [_as_call(request) for request in requests]
     for number, call in enumerate(tool_calls, start=1):
@@ -42,13 +47,19 @@ def calls(*requests: str | tuple[str, Mapping[str, object]] | ToolCall, content:
     return AIMessage(content=content, tool_calls=tool_calls)
 
 
-def _as_call(request: str | tuple[str, Mapping[str, object]] | ToolCall) -> ToolCall:
-    if isinstance(request, str):
-        return tool_call(request)
-    if isinstance(request, tuple):
-        name, args = request
-        return ToolCall(name=name, args=dict(args), id=None, type="tool_call")
-    return request.copy()
+def _as_call(request: object) -> ToolCall:
+    match request:
+        case str():
+            return tool_call(request)
+        case (str() as name, Mapping() as args) if isinstance(request, tuple):
+            return ToolCall(name=name, args=dict(args), id=None, type="tool_call")
+        case {"name": str(), "args": Mapping()}:
+            return cast("ToolCall", request).copy()
+        case _:
+            raise TypeError(
+                "calls(...) takes names of tools, pairs such as ('search', {'query': 'tea'}), and results of "
+                f"callboard.tool_call; got {request!r}"
+            )
 
 
 class Numbering:
@@ -128,7 +139,14 @@ class _Playback:
     """Script and recorded requests, shared by a model and its copies that `bind_tools` makes."""
 
     def __init__(self, script: Iterable[ScriptedReply], *, loop: bool) -> None:
+        if isinstance(script, (str, Mapping)):
+            raise TypeError(f"ScriptedModel(...) takes a list of replies, got {script!r}; write [{script!r}]")
         self.script = tuple(script)
+        for reply in self.script:
+            if is_plain_function(reply) and not inspect.isclass(reply):
+                continue  # what it returns is checked when it replies
+            if not isinstance(reply, Exception):
+                _message_of(reply)
         self.requests: list[list[BaseMessage]] = []
         self.requested_tools: list[tuple[str, ...]] = []
         self._loop = loop
@@ -152,13 +170,23 @@ class _Playback:
         """Return the message that an entry of the script stands for, or raise the entry's error."""
         if isinstance(reply, Exception):
             raise reply
-        answer = reply(list(messages)) if callable(reply) else reply
-        if isinstance(answer, str):
-            answer = AIMessage(content=answer)
-        elif not isinstance(answer, AIMessage):
-            answer = AIMessage(content="", tool_calls=list(answer))
+        answer = _message_of(reply(list(messages)) if callable(reply) else reply)
         with self._lock:
             return self._numbering.number(answer, messages)
+
+
+def _message_of(reply: object) -> AIMessage:
+    """Return the message that a reply stands for; raise `TypeError` for what is no reply."""
+    if isinstance(reply, AIMessage):
+        return reply
+    if isinstance(reply, str):
+        return AIMessage(content=reply)
+    if isinstance(reply, Sequence) and all(isinstance(call, dict) for call in reply):
+        return AIMessage(content="", tool_calls=[_as_call(call) for call in reply])
+    raise TypeError(
+        "a reply of a ScriptedModel is a text, calls(...), an AIMessage, tool calls in a list, an exception such as "
+        f"ValueError(), or a plain function of the messages that returns a reply; got {reply!r}"
+    )
 
 
 class ScriptedModel(BaseChatModel):
@@ -176,6 +204,8 @@ class ScriptedModel(BaseChatModel):
         loop: start the script again after its last reply.
         delay: seconds that each reply takes.
         options: fields of LangChain's `BaseChatModel`, such as `callbacks`.
+
+    Raises `TypeError` for what is no reply; for the result of a function, when the function replies.
     """
 
     loop: bool = False
