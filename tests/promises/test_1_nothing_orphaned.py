@@ -217,6 +217,27 @@ async def test_no_cancellation_enters_a_clean_up_that_has_begun(
     assert node.statistics() == IDLE
 
 
+@pytest.mark.parametrize("cancel", ON_BOTH)
+async def test_no_cancellation_enters_a_clean_up_that_follows_another_one(cancel: How) -> None:
+    """Promise 1: a cancellation that waits for the end of one clean-up waits for the next one, too."""
+    steps: list[str] = []
+
+    async def stuck() -> None:
+        with cleanup():
+            await anyio.sleep(2)
+            steps.append("first")
+        with cleanup():
+            await anyio.sleep(1)
+            steps.append("second")
+        await anyio.sleep(1)
+        steps.append("went on")
+
+    node = node_for(Recorder(), make(stuck), cancel)
+    assert await seconds_of(cancel(node, "stuck")) == pytest.approx(3)
+    assert steps == ["first", "second"]
+    assert node.statistics() == IDLE
+
+
 @pytest.mark.backends("asyncio")
 async def test_a_second_cancel_does_not_disturb_the_clean_up() -> None:
     rec = Recorder()

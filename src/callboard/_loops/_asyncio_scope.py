@@ -122,11 +122,7 @@ class AsyncioScope:
         if self.cancel_called or not self._entered:
             return
         self.cancel_called = True
-        root = self._outermost_scope()
-        if root._shields:
-            root._held_back = [*(root._held_back or ()), self]
-        else:
-            self._send_cancellation()
+        self._send_unless_shielded()
         if self._timer is not None:
             self._timer.cancel()
         self._timer = self._loop.call_later(self._grace, self._cancel_again)
@@ -190,7 +186,7 @@ class AsyncioScope:
                 scopes, root._held_back = root._held_back, None
                 for scope in scopes or ():
                     # Not at once: a scope that ends in this turn of the loop needs no cancellation any more.
-                    self._loop.call_soon(scope._send_cancellation)
+                    self._loop.call_soon(scope._send_unless_shielded)
 
     def is_cancelled(self) -> bool:
         """Return whether this scope, or an outer scope in the same task, was cancelled."""
@@ -206,6 +202,13 @@ class AsyncioScope:
 
     def _outermost_scope(self) -> "AsyncioScope":
         return self if self._outer is None else self._outer._outermost_scope()
+
+    def _send_unless_shielded(self) -> None:
+        root = self._outermost_scope()
+        if root._shields:  # perhaps the next shield of the task: two clean-ups may follow each other without an await
+            root._held_back = [*(root._held_back or ()), self]
+        else:
+            self._send_cancellation()
 
     def _send_cancellation(self) -> None:
         if not self._entered or not self.cancel_called:
