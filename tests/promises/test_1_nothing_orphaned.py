@@ -571,3 +571,30 @@ async def test_a_node_within_a_tool_has_no_more_grace_than_the_tool() -> None:
     [message] = await node.ainvoke(ask("outer"))
     assert message.additional_kwargs["callboard"]["ended"] == "timeout"
     assert end_times[0] - start <= 1.5 + 0.1
+
+
+async def test_a_stream_within_a_tool_has_no_more_grace_than_the_tool() -> None:
+    """Promise 1: the calls of a stream run in a task beside its reader, and must not outlive the reader."""
+    end_times: list[float] = []
+
+    async def slow() -> str:
+        try:
+            await anyio.sleep(100)
+        finally:
+            try:
+                with cleanup():
+                    await anyio.sleep(3)
+            finally:
+                end_times.append(anyio.current_time())
+        return "too late"
+
+    async def outer() -> None:
+        async for _ in ToolNode([make(slow)]).as_completed(ask("slow")):
+            pass
+
+    node = ToolNode([make(outer)], policies={"outer": CallPolicy(timeout=1, grace=0.5)})
+    before = live_tasks()
+    [message] = await node.ainvoke(ask("outer"))
+    assert ending_of(message) == "timeout"
+    assert len(end_times) == 1
+    assert live_tasks() == before

@@ -10,6 +10,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import KW_ONLY, InitVar, dataclass, field, replace
+from functools import partial
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar
 
@@ -229,19 +230,23 @@ class InFlight:
                 await self._until_over(drain)
         finally:
             # Reached at the timeout, at a cancellation of the caller, and after a normal end with nothing left.
-            if drain.operations:
-                for operation in list(drain.operations):
-                    if not run_there(operation.loop, operation.end):
-                        self.remove(
-                            operation, was_ended=True
-                        )  # its event loop has ended, and will never report its end
-                # Shielded without a limit: each operation ends within its grace.
-                with loop.shield(math.inf):
-                    await self._until_over(drain)
-            with self._lock:
-                self._drains.remove(drain)
+            try:
+                await self._end_operations(drain)
+            finally:
+                with self._lock:
+                    self._drains.remove(drain)
         report_drain(self.title, drain.report)
         return drain.report
+
+    async def _end_operations(self, drain: _Drain) -> None:
+        """Cancel the operations of a drain that have not ended, and wait for their ends."""
+        for operation in list(drain.operations):
+            if not run_there(operation.loop, operation.end):
+                # Its event loop has ended, and will never report its end.
+                self.remove(operation, was_ended=True)
+        if drain.operations:
+            # Without a limit: each operation ends within its grace.
+            await current_loop().outlast(partial(self._until_over, drain))
 
     def reopen(self) -> None:
         """Accept new operations again after a drain."""

@@ -17,7 +17,6 @@ from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
 from callboard._loops._protocol import Scope, Spawned
-from callboard._loops._side_tasks import wait_for_task
 from callboard._records._policies import check_duration, has_members_of
 from callboard._records._reports import Drained
 from callboard._util._errors import raise_first
@@ -126,7 +125,7 @@ class Shutdown:
             if not self._done.is_set():
                 self._cancel_running_work()
             # After `_cancel_running_work`, each drain ends within the graces of its work.
-            await wait_for_task(task)
+            await task.wait()
 
     def check(self) -> None:
         """Raise the first error of an object that could not be drained."""

@@ -8,7 +8,7 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import contextmanager
 from contextvars import Context, copy_context
 from functools import partial
@@ -191,10 +191,18 @@ class AsyncioSpawned:
         else:
             self._task.cancel()
 
-    def wait(self) -> "asyncio.Future[None]":
-        end_event = AsyncioWakeup()
-        self._task.add_done_callback(lambda _: end_event.set())
-        return end_event.wait()
+    async def wait(self) -> None:
+        await running_loop().outlast(self._wait)
+
+    async def _wait(self) -> None:
+        if not self._task.done():
+            try:
+                await asyncio.wait((self._task,))
+            except asyncio.CancelledError:
+                # If a scope around the caller has sent it because its grace is over, this task has none left either.
+                if is_enforced():
+                    self._scope._send_cancellation()
+                raise
 
 
 class AsyncioLoop:
@@ -242,6 +250,26 @@ class AsyncioLoop:
             else:
                 with scope.shield():
                     yield
+
+    async def outlast(self, fn: Callable[[], Awaitable[object]]) -> None:
+        task, count = asyncio.current_task(), 0
+        assert task is not None
+        cancellation: asyncio.CancelledError | None = None
+        # The shield stops scopes, until their grace is over. It does not stop `task.cancel()`.
+        with self.shield(math.inf):
+            while True:
+                try:
+                    await fn()
+                    break
+                except asyncio.CancelledError as error:
+                    if task.cancelling() <= count:
+                        raise  # nobody has cancelled this task again: the error is of `fn` itself
+                    cancellation, count = error, task.cancelling()
+        if cancellation is not None:
+            try:
+                raise cancellation
+            finally:
+                del cancellation  # its traceback refers to this frame: a reference cycle
 
     async def run_in_daemon(self, fn: Callable[[], T], scope: CancelScope) -> T:
         await checkpoint()  # a cancelled caller starts no function

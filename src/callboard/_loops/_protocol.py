@@ -96,9 +96,10 @@ class Spawned(Protocol):
         """Cancel the task, with its grace for clean-up. A task that has not begun never runs."""
         ...
 
-    def wait(self) -> Awaitable[None]:
-        """Wait for the end of the task; may be awaited only once."""
+    async def wait(self) -> None:
+        """Wait for the end of the task, even if the caller is cancelled: the task must not outlive the caller."""
         ...
+        # Without a limit: a task that is cancelled bounds its clean-up by its own grace.
 
 
 class EventLoop(Protocol):
@@ -147,6 +148,13 @@ class EventLoop(Protocol):
 
     def shield(self, deadline: float) -> AbstractContextManager[object]:
         """Return a context manager whose block receives no cancellation before the deadline (loop time)."""
+        ...
+
+    async def outlast(self, fn: Callable[[], Awaitable[object]]) -> None:
+        """Await `fn()` to its end even if the caller is cancelled meanwhile, however often.
+
+        asyncio calls `fn` again after each cancellation, and raises the last one at the end; trio raises it later.
+        """
         ...
 
     def wakeup(self) -> Wakeup: ...

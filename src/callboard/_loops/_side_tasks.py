@@ -65,14 +65,7 @@ class SideTask:
 async def end_task(task: Spawned) -> None:
     """Cancel a task, and wait for its end."""
     task.cancel()
-    await wait_for_task(task)
-
-
-async def wait_for_task(task: Spawned) -> None:
-    """Wait for the end of a task, even if the caller is cancelled: the task must not outlive the caller."""
-    # Without a limit: a task that is cancelled bounds its clean-up by its own grace.
-    with current_loop().shield(math.inf):
-        await task.wait()
+    await task.wait()
 
 
 class CutOffError(Exception):
@@ -88,7 +81,7 @@ async def shielded(fn: Callable[[], Awaitable[T]]) -> T:
         fn: the async function, without arguments.
 
     Raises:
-        CutOffError: if the grace was too short. Errors of the work are raised, too.
+        CutOffError: if the grace was too short. Errors of the function are raised, too.
     """
     loop, ended = current_loop(), Event()
     results: list[T] = []

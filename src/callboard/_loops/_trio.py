@@ -235,8 +235,9 @@ class TrioSpawned:
     def cancel(self) -> None:
         self._scope.cancel()
 
-    def wait(self) -> Awaitable[None]:
-        return self._ended.wait()
+    async def wait(self) -> None:
+        with trio.CancelScope(shield=True):
+            await self._ended.wait()
 
 
 def _run_soon(token: trio.lowlevel.TrioToken, fn: Callable[[], object]) -> None:
@@ -287,6 +288,10 @@ class TrioLoop:
 
     def shield(self, deadline: float) -> AbstractContextManager[object]:
         return trio.CancelScope(deadline=deadline, shield=True)
+
+    async def outlast(self, fn: Callable[[], Awaitable[object]]) -> None:
+        with trio.CancelScope(shield=True):
+            await fn()
 
     def wakeup(self) -> TrioWakeup:
         return TrioWakeup(self)

@@ -62,14 +62,16 @@ class ActorSession:
 
     async def close(self) -> None:
         """Stop the actors in reverse order of their child specs, then close the session's engines."""
-        try:
-            for actors in reversed(self.keyed_actors if self._owns_actors else []):
-                await actors.close()
-        finally:
-            # First: a `hold` in progress closes its engine itself when it sees this.
-            self._is_closed = True
-            self._engine_ids.clear()
-            await self._engines.aclose()
+        async with AsyncExitStack() as stack:  # an error or a cancellation of one stop must not leave out the others
+            stack.push_async_callback(self._close_engines)
+            for actors in self.keyed_actors if self._owns_actors else []:
+                stack.push_async_callback(actors.close)
+
+    async def _close_engines(self) -> None:
+        # First: a `hold` in progress closes its engine itself when it sees this.
+        self._is_closed = True
+        self._engine_ids.clear()
+        await self._engines.aclose()
 
 
 class ActorSet:

@@ -15,7 +15,7 @@ from anyio import Event
 from callboard._calls._call_context import BodyRaisedError, wrap_call_errors
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned
-from callboard._loops._side_tasks import SideTask, wait_for_task
+from callboard._loops._side_tasks import SideTask
 from callboard._records._policies import Body, Engine, Seat
 from callboard.actors._actor import Actor, Handler, Lifespan, Reply, Resources
 from callboard.actors._cell import Cell
@@ -180,7 +180,7 @@ async def stop(ident: str) -> None:
     hosted = _hosted.pop(ident, None)
     if hosted is not None:
         hosted.incarnation.end()
-        await wait_for_task(hosted.task)
+        await hosted.task.wait()
 
 
 _KILL_TIME = 0.1

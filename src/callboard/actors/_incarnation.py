@@ -15,7 +15,6 @@ from callboard._calls._observers import log_failure
 from callboard._loops._context import InContext
 from callboard._loops._current import current_loop
 from callboard._loops._protocol import Nursery, Scope, Spawned, Wakeup
-from callboard._loops._side_tasks import wait_for_task
 from callboard._loops._watchdog import mark
 from callboard.actors._actor import CONTROL, Actor, Lifespan, Resources, current_actor, keeps_snapshots
 from callboard.actors._cell import Cell
@@ -190,10 +189,10 @@ class Incarnation:
         except BaseException:
             # A cancelled start leaves no task behind: wait until the incarnation has ended.
             self.kill("its start was cancelled")
-            await wait_for_task(task)
+            await task.wait()
             raise
         if self._failed:
-            await wait_for_task(task)
+            await task.wait()
             raise self._failed.pop()  # dropped here: its traceback refers to this frame
 
     async def run(self) -> End:

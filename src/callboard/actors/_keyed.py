@@ -172,16 +172,16 @@ class KeyedActors:
         if self._wakeup is not None:
             self._wakeup.set()
         # A cancelled owner still waits: nothing may outlive the block.
-        with self.loop.shield(float("inf")):
-            for keyed_actor in reversed(list(self._alive.values())):
-                # An eviction in progress has no time limit; now `stop_timeout` applies to it.
-                keyed_actor.unit.limit_stop_time()
-                self._begin_stop(keyed_actor)
-            while self._tasks:
-                await next(iter(self._tasks)).wait()
-        # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
-        for cell in list(self._cells.values()):
-            cell.finish("it was ended")
+        for keyed_actor in reversed(list(self._alive.values())):
+            # An eviction in progress has no time limit; now `stop_timeout` applies to it.
+            keyed_actor.unit.limit_stop_time()
+            self._begin_stop(keyed_actor)
+        try:
+            await self.loop.outlast(self._wait_for_tasks)
+        finally:
+            # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
+            for cell in list(self._cells.values()):
+                cell.finish("it was ended")
 
     def release_key_if_unused(self, key: Hashable) -> None:
         """Do nothing. `FleetActors` overrides this to give an ended actor's key back to the fleet. Thread-safe."""
@@ -339,8 +339,12 @@ class KeyedActors:
             with self.loop.scope(self.loop.now() + max(wait, idle / 10), 0.0):
                 await self._wakeup.wait()
 
+    async def _wait_for_tasks(self) -> None:
+        while self._tasks:
+            await next(iter(self._tasks)).wait()
+
     def _start_task(self, function: Callable[[], Any]) -> None:
-        """Start a task that runs the async function `work`; `close` waits for this task."""
+        """Start a task that runs the async function `function`; `close` waits for this task."""
         ended = False
         tasks: list[Spawned] = []
 
@@ -617,9 +621,10 @@ class FleetActors(KeyedActors):
             self._begin_stop(keyed_actor)
 
     async def close(self) -> None:
-        await super().close()
-        with self.loop.shield(float("inf")):
-            await self.membership.leave()
+        try:
+            await super().close()
+        finally:
+            await self.loop.outlast(self.membership.leave)
 
 
 class _Served:

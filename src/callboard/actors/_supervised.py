@@ -19,7 +19,6 @@ from callboard._calls._observers import log_failure, numbers
 from callboard._loops._current import current_loop, run_there
 from callboard._loops._deadline import TimeLimit
 from callboard._loops._protocol import EventLoop, Scope, Spawned
-from callboard._loops._side_tasks import wait_for_task
 from callboard._records._events import ActorPhase
 from callboard._records._fleets import KeyMovedError, Snapshots
 from callboard._records._policies import check_duration
@@ -253,7 +252,7 @@ class ActorUnit:
         if self._incarnation is not None:
             self._incarnation.end(has_time_limit=has_time_limit)
         if self._task is not None:
-            await wait_for_task(self._task)
+            await self._task.wait()
 
     def limit_stop_time(self) -> None:
         """Apply `stop_timeout` to a stop that is in progress."""
@@ -311,9 +310,8 @@ class Draining:
                     # messages.
                     if incarnation is None or not run_there(incarnation.loop, partial(self._end, cell, message)):
                         self._end(cell, message)
-                # Bounded although the shield is not: each handler was cancelled and has its own grace.
-                with loop.shield(math.inf):
-                    await self._until_idle()
+                # Without a limit: each handler was cancelled and has its own grace.
+                await loop.outlast(self._until_idle)
         # An estimate: calls inside the drain that were added later are not in `first`.
         report = self._report + Drained(finished=max(0, first - self._report.ended - self._moved))
         report_drain(self._title, report)

@@ -86,9 +86,8 @@ class Tree:
                 await unit.start()
             except BaseException:
                 self._is_stopping = True
-                # Shielded: if the start was cancelled, the children that run must still be stopped.
-                with self.loop.shield(float("inf")):
-                    await self._stop_units(self.units[:number])
+                # If the start was cancelled, the children that run must still be stopped.
+                await self.loop.outlast(partial(self._stop_units, self.units[:number]))
                 raise
             if self._is_stopping:
                 return  # `stop()` was called during the await, and has stopped all children that run
@@ -99,11 +98,13 @@ class Tree:
         """Stop the children in reverse order, and return when all have ended, even if the caller is cancelled."""
         self._is_stopping, self.is_alive = True, False
         self._wake()
-        with self.loop.shield(float("inf")):
-            await self._stop_units(self.units)
-            # The task may be in the middle of a restart; it checks `_is_stopping` before each start.
-            if self._task is not None:
-                await self._task.wait()
+        await self.loop.outlast(self._stop_all)
+
+    async def _stop_all(self) -> None:
+        await self._stop_units(self.units)
+        # The task may be in the middle of a restart; it checks `_is_stopping` before each start.
+        if self._task is not None:
+            await self._task.wait()
 
     async def _stop_units(self, units: "list[ActorUnit | Tree]") -> None:
         for unit in reversed(units):
@@ -334,9 +335,11 @@ class Supervisor(Openable):
     async def _stop(self) -> None:
         tree = self._tree
         if tree is not None:  # None if the block was left in another task before
-            await tree.stop()
-            tree.finish("its supervisor has ended" if self._failed is None else f"{self._failed}")
-            self._tree = None
+            try:
+                await tree.stop()
+            finally:
+                tree.finish("its supervisor has ended" if self._failed is None else f"{self._failed}")
+                self._tree = None
 
     def _record_end(self, _: Tree, end: End) -> None:
         # Called by the tree after its children have stopped. The block is cancelled, and `__aexit__` raises the error.

@@ -57,6 +57,12 @@ class _OpenCall:
     over: SharedEvent = field(default_factory=SharedEvent)
 
 
+async def _wait_for(open_calls: Iterable[_OpenCall]) -> None:
+    """Wait until calls have ended, and their results are stored."""
+    for open_call in open_calls:
+        await open_call.over.wait()
+
+
 def _whole_grace(call: BackgroundCall) -> float:
     """Return the seconds after which the task of a cancelled call is cancelled again: the call's own end comes before.
 
@@ -225,9 +231,7 @@ class BackgroundCalls:
         for open_call in open_calls:
             assert open_call.task is not None
             open_call.task.cancel()
-        with current_loop().shield(math.inf):
-            for open_call in open_calls:
-                await open_call.over.wait()
+        await current_loop().outlast(partial(_wait_for, open_calls))
 
     async def leave_block(self) -> None:
         """Wait for all calls of this event loop; called after all runs of the agent are drained.
@@ -237,9 +241,7 @@ class BackgroundCalls:
         loop = current_loop()
         with self._lock:
             open_calls = [call for calls in self._open_calls.values() for call in calls if call.loop is loop]
-        with loop.shield(math.inf):
-            for open_call in open_calls:
-                await open_call.over.wait()
+        await loop.outlast(partial(_wait_for, open_calls))
         for thread_id in list(self._fatal_errors):
             self.raise_fatal_error(thread_id)
 

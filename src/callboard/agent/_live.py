@@ -1,7 +1,6 @@
 """Live runs of an agent: they take messages, and runs that were started have numbered chunks and belong to a block."""
 
 import logging
-import math
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
@@ -173,6 +172,12 @@ class _Block:
         self.entries = 0
         """Number of blocks of the agent that the event loop is in."""
         self.runs: set[LiveRun] = set()
+
+    async def wait_for_runs(self) -> None:
+        """Wait until the runs of the block have ended."""
+        for run in list(self.runs):
+            assert run._task is not None
+            await run._task.wait()
 
 
 class LiveRuns:
@@ -370,10 +375,7 @@ class LiveRuns:
             if block.entries:
                 return
             del self._blocks[loop]
-        with loop.shield(math.inf):
-            for run in list(block.runs):
-                assert run._task is not None
-                await run._task.wait()
+        await loop.outlast(block.wait_for_runs)
 
     def start(self, thread_id: str, perform: Perform, buffer: int) -> LiveRun | None:
         """Start a run in a task of this event loop's block; return `None` if the thread has a live run."""
