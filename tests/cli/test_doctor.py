@@ -227,14 +227,14 @@ def test_a_kernel_that_cannot_confine_is_not_broken(monkeypatch: pytest.MonkeyPa
     """Confinement is optional; each missing part has its reason and its remedy."""
     monkeypatch.setattr(_support._landlock, "version", lambda: 0)
     monkeypatch.setattr("callboard_actors.process._confinement._confinement._landlock.version", lambda: 0)
-    rows = {name: cells for name, *cells in _support._results()}
+    rows = {name: cells for name, *cells in _support._check_rows()}
 
     assert [state for state, _, _ in rows.values()] == ["absent"] * 2
     assert rows["Landlock"][1].startswith("confine= needs Landlock")
     assert rows["Landlock"][2] == "use Linux 6.2 or later"
 
     monkeypatch.setattr("platform.system", lambda: "Darwin")
-    assert _support._results() == [("Confine(...)", "absent", "confines on Linux only, and this is Darwin", "")]
+    assert _support._check_rows() == [("Confine(...)", "absent", "confines on Linux only, and this is Darwin", "")]
 
 
 @pytest.mark.parametrize(("values", "reason"), [([], "comes with"), (["no_such_module:checks"], "No module named")])

@@ -115,5 +115,5 @@ async def only_workers_beside(pool: Processes, helpers: set[int]) -> None:
         assert descendants(os.getpid()) - helpers == set(pool.pids)
         return
     with anyio.fail_after(WAIT):
-        while len(pool.pids) <= pool._terms.workers or descendants(zygote_of(pool)) != set(pool.pids):
+        while len(pool.pids) <= pool._options.workers or descendants(zygote_of(pool)) != set(pool.pids):
             await anyio.sleep(0.001)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from callboard_actors.process import Confine, Processes
 from callboard_actors.process._confinement import _seccomp
-from callboard_actors.process._confinement._confinement import why_not
+from callboard_actors.process._confinement._confinement import reason_not_enforceable
 
 
 @pytest.mark.parametrize(
@@ -93,7 +93,7 @@ def test_little_of_our_environment_is_theirs() -> None:
 )
 def test_an_old_kernel_is_refused_what_it_cannot_keep(confine: Confine, version: int, message: str | None) -> None:
     """If the kernel lacks a feature, the pool refuses to start and does not use a weaker confinement."""
-    reason = why_not(confine, version)
+    reason = reason_not_enforceable(confine, version)
     if message is None:
         assert reason is None
     else:
@@ -146,8 +146,8 @@ _NOTHING = _seccomp.Allowed(network=False, processes=False, signals=False)
 @pytest.mark.parametrize("machine", _seccomp.MACHINES)
 def test_both_machines_have_the_same_filter_by_other_numbers(machine: str) -> None:
     """Only one architecture is at hand, so the filter of the other one is interpreted here."""
-    filtered = Filter(_seccomp.program(machine, 77, _NOTHING))
-    numbers = _seccomp.always(machine) | _seccomp.conditional(machine)
+    filtered = Filter(_seccomp.encode_filter(machine, 77, _NOTHING))
+    numbers = _seccomp.always_allowed(machine) | _seccomp.conditionally_allowed(machine)
 
     def verdict(name: str, *args: int) -> int:
         return filtered.verdict(_data(machine, numbers[name], *args))
@@ -186,18 +186,18 @@ def test_both_machines_have_the_same_filter_by_other_numbers(machine: str) -> No
 
 def test_the_second_set_of_numbers_of_x86_64_is_refused() -> None:
     """The x32 numbers of x86_64 reach the same system calls and would pass a list of normal numbers."""
-    filtered = Filter(_seccomp.program("x86_64", 77, _NOTHING))
+    filtered = Filter(_seccomp.encode_filter("x86_64", 77, _NOTHING))
 
     assert filtered.verdict(_data("x86_64", 0x40000000 + 59)) == _ENOSYS
 
 
 FILTERS = [
-    (machine, Filter(_seccomp.program(machine, 77, _seccomp.Allowed(network=yes, processes=yes, signals=yes))))
+    (machine, Filter(_seccomp.encode_filter(machine, 77, _seccomp.Allowed(network=yes, processes=yes, signals=yes))))
     for machine in _seccomp.MACHINES
     for yes in (True, False)
 ]
 LISTED = {
-    machine: {*_seccomp.always(machine).values(), *_seccomp.conditional(machine).values()}
+    machine: {*_seccomp.always_allowed(machine).values(), *_seccomp.conditionally_allowed(machine).values()}
     for machine in _seccomp.MACHINES
 }
 

@@ -175,13 +175,13 @@ async def test_many_kills_leave_no_process_no_file_and_no_zombie(tmp_path: Path,
 async def test_a_worker_that_is_given_back_after_its_end_takes_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
     """A worker may end while its reply is read; it is given back when its place has another worker already."""
     offered: list[tuple[Crew, WorkerProxy]] = []
-    give_back = Crew.give_back
+    offer_worker = Crew.offer_worker
 
-    def keep(crew: Crew, worker: WorkerProxy) -> None:
-        if worker.calls:
+    def keep_used_worker(crew: Crew, worker: WorkerProxy) -> None:
+        if worker.call_count:
             offered.append((crew, worker))
         else:  # a new one
-            give_back(crew, worker)
+            offer_worker(crew, worker)
 
     async def kill_worker(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
@@ -189,11 +189,11 @@ async def test_a_worker_that_is_given_back_after_its_end_takes_no_place(monkeypa
 
     async with open_pool(workers=1) as pool:
         with monkeypatch.context() as patch:
-            patch.setattr(Crew, "give_back", keep)
+            patch.setattr(Crew, "offer_worker", keep_used_worker)
             assert await pool.run(bodies.add, 1, 2) == 3
         [(crew, worker)] = offered
         await kill_worker(worker.pid)
-        crew.give_back(worker)
+        crew.offer_worker(worker)
         for pid in pool.pids:  # so that the dead one is the next to be taken
             await kill_worker(pid)
 

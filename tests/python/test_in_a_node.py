@@ -174,7 +174,7 @@ BREAKERS = {
     "io": "import io, sys; io.TextIOWrapper = io.FileIO = None; sys.stdout.close()",
     "our answers": "import callboard_actors._engine._plain_replies as r; r.to_json = r.json = None",
     "our socket": "import callboard_actors.process._worker as w; w.encode_frame = None",
-    "our flush": "import callboard_actors.process._worker as w; w.flush = None",
+    "our flush": "import callboard_actors.process._worker as w; w.flush_output = None",
 }
 
 

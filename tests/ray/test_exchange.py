@@ -358,7 +358,7 @@ async def test_a_ray_actor_that_is_lost_at_the_start_is_started_again_a_few_time
     monkeypatch.setattr(_FakeHost, "failures", list(failures))
     with anyio.fail_after(WAIT):
         async with anyio.create_task_group() as group:
-            group.start_soon(crew.keep)
+            group.start_soon(crew.run_until_dismissed)
             await crew.until_ready()
             assert (crew.failure is None) == (remaining_failures is None)
             assert len(_FakeHost.failures) == (remaining_failures or 0)

@@ -25,7 +25,7 @@ class LoopResources(Protocol):
     failure: ActorStartError | None
     """Error that explains why the resources cannot be used; `None` if they can be used."""
 
-    async def keep(self) -> None:
+    async def run_until_dismissed(self) -> None:
         """Start the resources and keep them until `dismiss()` is called. Runs in a separate task; must not raise."""
         ...
 
@@ -84,7 +84,7 @@ class OpenedEngine(Generic[S]):
         opening = self._openings_by_loop.get(loop_token)
         if opening is None or opening.resources.failure is not None:
             opening = self._openings_by_loop[loop_token] = _Opening(self._make_resources())
-            start_background_task(opening.resources.keep, self._task_name)
+            start_background_task(opening.resources.run_until_dismissed, self._task_name)
         opening.user_count += 1
         try:
             await opening.resources.until_ready()

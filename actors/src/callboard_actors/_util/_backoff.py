@@ -2,7 +2,7 @@
 
 
 class Backoff:
-    """Growing pauses between attempts, in seconds: each is twice as long as the one before, up to `longest`."""
+    """Growing pauses between attempts, in seconds: each is twice as long as the one before, up to `longest_pause`."""
 
     def __init__(self, first_pause: float, longest_pause: float) -> None:
         self._first_pause = self._next_pause = first_pause

@@ -39,7 +39,7 @@ from callboard_actors.process._zygote import COMMAND, Command
 
 # The zygote of a pool.
 
-_NAME = "Processes"
+_ENGINE_NAME = "Processes"
 _END_TIMEOUT = 3.0
 """Seconds that the zygote has to end by itself before it is killed. It gives its workers no grace, so it is quick."""
 _STDERR = 2
@@ -50,14 +50,14 @@ class ZygoteProxy:
 
     def __init__(self, process: subprocess.Popen[bytes], control: socket.socket) -> None:
         self._process = process
-        self._control = control
-        self._reader = FrameReader(Incoming(control), LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
-        self._sending = anyio.Lock()
+        self._control_socket = control
+        self._report_reader = FrameReader(Incoming(control), LONGEST_REASON, kinds=OUTCOMES | {Kind.EVENT})
+        self._send_lock = anyio.Lock()
         # Workers that were requested and whose end was not reported. Each is told its end exactly once, then removed.
-        self._workers: dict[int, WorkerProxy] = {}
+        self._workers_by_number: dict[int, WorkerProxy] = {}
         self._is_ready = False
-        # Set by `_lose_all` before it marks the workers as ended. `fork` checks it for a worker that was registered too
-        # late.
+        # Set by `_lose_all_workers` before it marks the workers as ended. `fork_worker` checks it for a worker that was
+        # registered too late.
         self._has_died = False
 
     @classmethod
@@ -69,7 +69,7 @@ class ZygoteProxy:
                 zygote_end = socket.socket(fileno=fcntl.fcntl(zygote_end, fcntl.F_DUPFD_CLOEXEC, _STDERR + 1))
         with zygote_end:
             try:
-                zygote = cls(_start_zygote(zygote_end, settings.terms.confine), pool_end)
+                zygote = cls(_start_zygote_process(zygote_end, settings.options.confine), pool_end)
             except BaseException:
                 pool_end.close()
                 raise
@@ -78,7 +78,7 @@ class ZygoteProxy:
         # Blocking until here: the zygote reads its settings first, and they may be larger than the socket's buffer.
         pool_end.setblocking(False)
         try:
-            await until_loaded(zygote._reader, settings, "its zygote process")
+            await until_loaded(zygote._report_reader, settings, "its zygote process")
             zygote._is_ready = True
         except BaseException:
             # Not to leave a process behind; the wait is bounded by `_END_TIMEOUT`.
@@ -87,81 +87,82 @@ class ZygoteProxy:
             raise
         return zygote
 
-    async def fork(self, worker: WorkerProxy) -> None:
+    async def fork_worker(self, worker: WorkerProxy) -> None:
         """Let the zygote start a worker, and wait until it has started; raise `OSError` on failure."""
         # Before the command: its report may arrive while this task waits to be resumed.
-        self._workers[worker.number] = worker
+        self._workers_by_number[worker.number] = worker
         try:
-            await self._command(COMMAND.pack(Command.FORK, worker.number, 0.0), worker.fds())
+            await self._send_command(COMMAND.pack(Command.FORK, worker.number, 0.0), worker.worker_fds())
         except BaseException:
-            del self._workers[worker.number]
-            worker.end(None)
+            del self._workers_by_number[worker.number]
+            worker.record_end(exitcode=None)
             raise
-        # The zygote ended before the command was sent, and `_lose_all` ran before this registration.
-        if self._has_died and self._workers.pop(worker.number, None) is not None:
-            worker.end(None)
+        # The zygote ended before the command was sent, and `_lose_all_workers` ran before this registration.
+        if self._has_died and self._workers_by_number.pop(worker.number, None) is not None:
+            worker.record_end(exitcode=None)
         # A cancellation here leaves the worker registered: the process may start, and its owner has to end it.
-        await worker.settled.wait()
+        await worker.start_settled.wait()
         if worker.fork_errno is not None:
             raise OSError(worker.fork_errno, os.strerror(worker.fork_errno))
 
-    async def end(self, worker: WorkerProxy, grace: float) -> None:
+    async def request_end(self, worker: WorkerProxy, grace: float) -> None:
         """Ask the zygote to end a worker and its child processes, unless this was already requested."""
-        if not worker.is_ending and not worker.ended.is_set():
+        if not worker.is_ending and not worker.has_ended.is_set():
             # Before the await, so that a second task sends no second command and no call is given to this worker.
             worker.is_ending = True
-            await self._command(COMMAND.pack(Command.END, worker.number, grace), [])
+            await self._send_command(COMMAND.pack(Command.END, worker.number, grace), [])
 
-    async def _command(self, command: bytes, fds: list[int]) -> None:
+    async def _send_command(self, command: bytes, fds: list[int]) -> None:
         # One task waits for the socket at a time. A command is far smaller than the buffer, so it is sent whole.
-        async with self._sending:
+        async with self._send_lock:
             while not self._has_died:
                 try:
-                    socket.send_fds(self._control, [command], fds)
+                    socket.send_fds(self._control_socket, [command], fds)
                 except BlockingIOError:
-                    await anyio.wait_writable(self._control)
+                    await anyio.wait_writable(self._control_socket)
                 except (ConnectionError, anyio.ClosedResourceError):
-                    return  # `listen` marks all workers as ended
+                    return  # `receive_reports` marks all workers as ended
                 else:
                     return
 
-    async def listen(self) -> None:
+    async def receive_reports(self) -> None:
         """Receive the zygote's reports about its workers, and update their proxies, until the zygote ends."""
         with suppress(ConnectionError):  # the end of the zygote
             while True:
-                header, payload = await self._reader.read_frame()
-                [(report, value)] = from_json(payload).items()
-                if report == "forked":
-                    self._workers[header.number].begin(value)
+                header, payload = await self._report_reader.read_frame()
+                [(report_name, value)] = from_json(payload).items()
+                if report_name == "forked":
+                    self._workers_by_number[header.number].record_start(value)
                     continue
-                worker = self._workers.pop(header.number)
-                worker.fork_errno = value if report == "unforked" else None
-                worker.end(value if report == "ended" else None)
-        self._lose_all()
+                worker = self._workers_by_number.pop(header.number)
+                worker.fork_errno = value if report_name == "unforked" else None
+                worker.record_end(value if report_name == "ended" else None)
+        self._lose_all_workers()
 
-    def _lose_all(self) -> None:
+    def _lose_all_workers(self) -> None:
         """Handle the zygote's death: mark all workers as ended, and kill the processes that they have started."""
         # The kernel kills workers together with their zygote, but not their children.
         self._has_died = True
-        self._kill_groups()
-        for worker in self._workers.values():
-            worker.end(None)
-        self._workers.clear()
+        self._kill_worker_groups()
+        for worker in self._workers_by_number.values():
+            worker.record_end(exitcode=None)
+        self._workers_by_number.clear()
 
-    def _kill_groups(self) -> None:
+    def _kill_worker_groups(self) -> None:
         # Workers lead process groups. A group that still has members keeps its id; an empty group is not found, unless
         # its id was reused at this moment.
-        for worker in self._workers.values():
+        for worker in self._workers_by_number.values():
             if worker.pid is not None:
+                # The group is empty, or its remaining members belong to another user.
                 with suppress(ProcessLookupError, PermissionError):
                     os.killpg(worker.pid, signal.SIGKILL)
 
     async def close(self) -> None:
-        """End the zygote and all its workers, and wait until the zygote has ended. `listen` must not be running."""
-        self._lose_all()
+        """End the zygote and all its workers, and wait until the zygote has ended; `receive_reports` must not run."""
+        self._lose_all_workers()
         # Wakes tasks that wait to write; they see `_has_died`. Closing the socket tells the zygote to end.
-        anyio.notify_closing(self._control)
-        self._control.close()
+        anyio.notify_closing(self._control_socket)
+        self._control_socket.close()
         if not self._is_ready:
             self._process.kill()  # it still loads modules, does not read the socket, and has no workers
         with anyio.move_on_after(_END_TIMEOUT):
@@ -169,8 +170,8 @@ class ZygoteProxy:
         self._process.kill()
         await self._until_ended()
 
-    def break_off(self) -> None:
-        """Kill a zygote that does not react to commands, and all its descendants. After that, `listen` returns."""
+    def kill_with_descendants(self) -> None:
+        """Kill a zygote that does not react to commands, and all its descendants. Then `receive_reports` returns."""
         if self._process.poll() is not None:
             return
         # Descendants first: after its death they are children of init, and cannot be found any more.
@@ -179,10 +180,10 @@ class ZygoteProxy:
                 os.kill(pid, signal.SIGKILL)
         self._process.kill()
 
-    def kill(self) -> None:
+    def kill_blocking(self) -> None:
         """Kill the zygote and its workers without using the event loop, which may be closed."""
-        self._kill_groups()
-        self._control.close()
+        self._kill_worker_groups()
+        self._control_socket.close()
         self._process.kill()
         self._process.wait()
 
@@ -191,22 +192,22 @@ class ZygoteProxy:
             await anyio.sleep(0.001)
 
 
-def _start_zygote(control: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
+def _start_zygote_process(control_socket: socket.socket, confine: Confine | None) -> "subprocess.Popen[bytes]":
     # Workers must find the same modules as this process, also after changes of `sys.path`.
     code = (
         f"import sys; sys.path[:] = {import_path()!r}\n"
-        f"from callboard_actors.process._zygote import main; main({control.fileno()})"
+        f"from callboard_actors.process._zygote import main; main({control_socket.fileno()})"
     )
     # A new session: Ctrl-C in the terminal reaches this program only, which then ends the zygote in order. The zygote
     # prints to stderr, since stdout may carry this program's results. If this program has no stderr, descriptor 2 may
     # be an unrelated file.
-    errors = subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
+    output_fd = subprocess.DEVNULL if sys.__stderr__ is None else _STDERR
     return subprocess.Popen(  # noqa: S603 (our own module)
         [sys.executable, "-c", code],
-        pass_fds=[control.fileno()],
+        pass_fds=[control_socket.fileno()],
         stdin=subprocess.DEVNULL,
-        stdout=errors,
-        stderr=errors,
+        stdout=output_fd,
+        stderr=output_fd,
         start_new_session=True,
         env=None if confine is None else confine.environment_from(os.environ),
     )
@@ -229,16 +230,16 @@ _HURRIED_TIMEOUT = 0.5
 class Crew:
     """Supervisor of the workers of a pool in one event loop.
 
-    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop. It is never cancelled by callers,
-    because cancelled calls wait for the reports that it receives. Its failures are raised in the tasks that wait for
-    workers.
+    `run_until_dismissed` runs in its own task, which ends by `dismiss` only, or with the event loop. It is never
+    cancelled by callers, because cancelled calls wait for the reports that it receives. Its failures are raised in the
+    tasks that wait for workers.
     """
 
-    def __init__(self, terms: PoolOptions, optional_modules: dict[str, None]) -> None:
-        self._terms = terms
+    def __init__(self, options: PoolOptions, optional_modules: dict[str, None]) -> None:
+        self._options = options
         # The zygote ends when its parent is not this process.
         self._settings = Settings(
-            parent=os.getpid(), backend=sniffio.current_async_library(), terms=terms, main=main_module()
+            parent=os.getpid(), backend=sniffio.current_async_library(), options=options, main=main_module()
         )
         self._optional_modules = optional_modules
         # `None` before the first start and between two zygotes.
@@ -246,22 +247,22 @@ class Crew:
         # Workers of the pool's places, and dedicated workers. Both are ended and awaited by `dismiss`.
         self._pool_workers: set[WorkerProxy] = set()
         self._dedicated_workers: set[WorkerProxy] = set()
-        self._group: TaskGroup
-        self._spawns = terms.start == "spawn"
+        self._background_group: TaskGroup
+        self._is_spawning = options.start == "spawn"
         # An interpreter takes long to start: one more than there may be calls waits to replace another one.
-        self._worker_count = terms.workers + self._spawns
-        self._idle_workers = IdleWorkers[WorkerProxy](terms.workers)
+        self._worker_count = options.workers + (1 if self._is_spawning else 0)
+        self._idle_workers = IdleWorkers[WorkerProxy](options.workers)
         # Why no zygote runs; cleared when one runs again. While it is set, calls fail instead of waiting.
         self._outage: Exception | None = None
-        # Set when the first zygote is ready, and when `keep` has ended without one.
-        self._zygote_settled = anyio.Event()
+        # Set when the first zygote is ready, and when `run_until_dismissed` has ended without one.
+        self._first_zygote_settled = anyio.Event()
         # Set once when every place has a worker for the first time.
         self._first_start_settled = anyio.Event()
-        self._dismissed = anyio.Event()
+        self._dismissal = anyio.Event()
         self._has_ended = anyio.Event()
         # Cancelled at the very end of a dismissal: its cancellation closes the zygote.
-        self._keep_scope = anyio.CancelScope()
-        self._end_scope = anyio.CancelScope()
+        self._run_scope = anyio.CancelScope()
+        self._end_wait_scope = anyio.CancelScope()
         """Cancel scope of the wait for the end of all workers; `dismiss` sets its deadline."""
         self.failure: ActorStartError | None = None
         """Error that prevented the start of the pool. After it, no further start is attempted."""
@@ -269,49 +270,49 @@ class Crew:
     @property
     def is_dismissed(self) -> bool:
         """`True` after `dismiss` was called: no new call is accepted."""
-        return self._dismissed.is_set()
+        return self._dismissal.is_set()
 
     async def until_ready(self) -> None:
         """Wait until all workers of the pool have started, or the start has failed; `failure` is then set."""
-        await self._zygote_settled.wait()
-        with anyio.move_on_after(self._terms.start_timeout):
+        await self._first_zygote_settled.wait()
+        with anyio.move_on_after(self._options.start_timeout):
             await self._first_start_settled.wait()
         if not self._first_start_settled.is_set():
             raise self._timeout_error()
 
     def _timeout_error(self) -> ActorStartError:
-        reason = f"it was not ready within {self._terms.start_timeout:g} s"
+        reason = f"it was not ready within {self._options.start_timeout:g} s"
         if MAIN_NAME in self._optional_modules:
             reason += '; it loads __main__, which may run for ever unless that is below `if __name__ == "__main__":`'
-        return ActorStartError(_NAME, reason)
+        return ActorStartError(_ENGINE_NAME, reason)
 
-    async def keep(self) -> None:
+    async def run_until_dismissed(self) -> None:
         """Run the zygote and its workers, and replace each process that ends, until `dismiss` is called."""
         try:
-            with self._keep_scope:
+            with self._run_scope:
                 async with anyio.create_task_group() as group:
-                    self._group = group
+                    self._background_group = group
                     group.start_soon(self._end_all_when_dismissed)
                     await self._run_zygotes()
                     group.cancel_scope.cancel()
         finally:
             # Also on failure and on cancellation by a closing event loop: every waiting task must be woken.
-            self._dismissed.set()
+            self._dismissal.set()
             self._idle_workers.fail_waiting_calls()
-            self._zygote_settled.set()
+            self._first_zygote_settled.set()
             self._first_start_settled.set()
             self._has_ended.set()
 
     async def _run_zygotes(self) -> None:
         backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         while self.failure is None:
-            began = anyio.current_time()
+            started_at = anyio.current_time()
             try:
                 await self._run_zygote()
             except Exception as error:
                 self._record_outage(error)
             # An attempt that has lasted a second cannot be repeated often enough to do harm, whether it failed or not.
-            if anyio.current_time() - began > 1:
+            if anyio.current_time() - started_at > 1:
                 backoff.reset()
             if self.failure is None:
                 await anyio.sleep(backoff.next_pause())
@@ -320,9 +321,9 @@ class Crew:
         """Record that the zygote has failed with `error`, and let the calls that wait for a worker fail."""
         # If no zygote has run before, set `failure` instead, which is final: most likely each start would fail, and
         # the caller of `async with` is told.
-        if not self._zygote_settled.is_set():
+        if not self._first_zygote_settled.is_set():
             reason = f"its zygote process cannot be started: {error!r}"
-            self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
+            self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_ENGINE_NAME, reason)
             return
         if self._outage is None:  # logged once per outage, not at each attempt
             _logger.error("a pool of processes has no workers, and tries again: %r", error)
@@ -330,22 +331,22 @@ class Crew:
         self._idle_workers.fail_waiting_calls()
 
     async def _run_zygote(self) -> None:
-        with anyio.move_on_after(self._terms.start_timeout) as scope:
+        with anyio.move_on_after(self._options.start_timeout) as scope:
             while self._zygote is None:
                 try:
                     self._zygote = await ZygoteProxy.start(self._current_settings())
                 except UnloadableError as error:
-                    self._exclude(error.module)
+                    self._exclude_from_preload(error.module)
         if scope.cancelled_caught or self._zygote is None:
             raise self._timeout_error()
         self._outage = None
-        self._zygote_settled.set()
+        self._first_zygote_settled.set()
         try:
             async with anyio.create_task_group() as worker_group:
                 for _ in range(self._worker_count):
                     worker_group.start_soon(self._keep_worker_running, self._zygote)
-                await self._zygote.listen()
-                # `listen` has returned: the zygote is dead, and every worker has been marked as ended.
+                await self._zygote.receive_reports()
+                # `receive_reports` has returned: the zygote is dead, and every worker has been marked as ended.
                 worker_group.cancel_scope.cancel()
         finally:
             # Closing waits for the process and its workers. If it were interrupted, processes would remain that nothing
@@ -355,10 +356,10 @@ class Crew:
                 self._zygote = None
 
     def _current_settings(self) -> Settings:
-        names = tuple(name for name in self._optional_modules if name not in self._terms.preload)
+        names = tuple(name for name in self._optional_modules if name not in self._options.preload)
         return replace(self._settings, optional_modules=names)
 
-    def _exclude(self, module: str) -> None:
+    def _exclude_from_preload(self, module: str) -> None:
         """Exclude an optional module from preloading, because a process ended while it loaded the module."""
         if module in self._optional_modules:
             del self._optional_modules[module]
@@ -366,7 +367,8 @@ class Crew:
 
     async def _keep_worker_running(self, zygote: ZygoteProxy) -> None:
         useless_starts, backoff = 0, Backoff(_PAUSE, _LONGEST_PAUSE)
-        # It counts consecutive workers that served no call or did not start. The first one is replaced at once.
+        # `useless_starts` counts consecutive workers that served no call or did not start. The first one is replaced at
+        # once.
         while not self.is_dismissed:
             try:
                 worker = self._new_worker()
@@ -374,67 +376,69 @@ class Crew:
             except UnloadableError as error:
                 # An interpreter that the closing pool has ended while it loaded says nothing of its module.
                 if not self.is_dismissed:
-                    self._exclude(error.module)
+                    self._exclude_from_preload(error.module)
             # OSError: too many open files or processes; calls wait until there are fewer.
             except (ActorStartError, OSError) as error:
                 # Before the first success, a failure of the modules is final, and the caller of `async with` is told.
                 if isinstance(error, ActorStartError) and not self._first_start_settled.is_set():
                     self.failure = error
                     self._first_start_settled.set()
-                if self.failure is not None or self._dismissed.is_set():
+                if self.failure is not None or self._dismissal.is_set():
                     return
                 if not useless_starts:
                     _logger.warning("a worker process cannot be started; it is tried again until it can: %s", error)
                 useless_starts += 1
             else:
-                useless_starts = 0 if worker.calls else useless_starts + 1
+                useless_starts = 0 if worker.call_count else useless_starts + 1
             if not useless_starts:
                 backoff.reset()
             elif useless_starts > 1:
                 await anyio.sleep(backoff.next_pause())
 
     def _new_worker(self) -> WorkerProxy:
-        return WorkerProxy(self._terms.max_output, is_trusted=self._terms.confine is None)
+        return WorkerProxy(self._options.max_output, is_trusted=self._options.confine is None)
 
     async def _run_worker(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
         """Start a worker, make it available to calls, and wait until it ends; raise `OSError` if the start fails."""
         self._pool_workers.add(worker)
         try:
-            await self._start(worker, zygote)
+            await self._start_worker(worker, zygote)
             # The worker may have ended already, between the report of its start and this line.
             if worker.is_alive:
-                self.give_back(worker)
-                if len(self.pids()) >= self._terms.workers:
+                self.offer_worker(worker)
+                if len(self.pids()) >= self._options.workers:
                     self._first_start_settled.set()
             async with anyio.create_task_group() as group:
                 # Between calls, too: a full pipe would block a worker that prints from a thread.
                 group.start_soon(worker.collect_output)
-                await worker.left_pool.wait()
+                await worker.has_left_pool.wait()
                 group.cancel_scope.cancel()
         finally:
             self._pool_workers.discard(worker)
             self._idle_workers.remove(worker)
             if worker not in self._dedicated_workers:
                 worker.close()
-            worker.output_released.set()
+            worker.has_released_output.set()
 
-    async def _start(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
+    async def _start_worker(self, worker: WorkerProxy, zygote: ZygoteProxy) -> None:
         """Start a worker process, and wait until it can serve calls."""
         # If its modules cannot be loaded, the process is ended before the error is raised.
-        await zygote.fork(worker)
-        if self._spawns:
+        await zygote.fork_worker(worker)
+        if self._is_spawning:
             settings = self._current_settings()
-            self._settings = replace(self._settings, quiet=True)  # one complaint of each module is enough
+            self._settings = replace(self._settings, is_quiet=True)  # one complaint of each module is enough
             try:
-                with anyio.fail_after(self._terms.start_timeout):
+                with anyio.fail_after(self._options.start_timeout):
                     await worker.until_loaded(settings)
-            except Exception:  # not a cancellation: that comes with the end of the zygote, or `hire` ends the worker
-                await self.end(worker, 0.0)
+            # A cancellation is not caught: it comes with the end of the zygote, or `start_dedicated_worker` ends the
+            # worker.
+            except Exception:
+                await self.end_worker(worker, 0.0)
                 raise
         worker.is_ready = True
 
-    async def hire(self, title: str) -> WorkerProxy:
-        """Start and return a dedicated worker, to be ended by `let_go`; raise `WorkerDiedError` if the start fails."""
+    async def start_dedicated_worker(self, title: str) -> WorkerProxy:
+        """Start and return a dedicated worker, for `end_dedicated_worker` to end; on failure, raise WorkerDiedError."""
         while self._zygote is None and self._outage is None and not self.is_dismissed:
             await anyio.sleep(_PAUSE / 10)  # the next zygote is being started
         try:
@@ -445,39 +449,41 @@ class Crew:
             self._dedicated_workers.add(worker)
             try:
                 if worker is spare:
-                    worker.calls += 1  # it was not started in vain
-                    worker.left_pool.set()
+                    # Otherwise `_keep_worker_running` would count it as a worker that was started without any use.
+                    worker.call_count += 1
+                    worker.has_left_pool.set()
+                    # Only one task may read the worker's output at a time.
                     with anyio.CancelScope(shield=True):
-                        await worker.output_released.wait()
+                        await worker.has_released_output.wait()
                 else:
-                    await self._start(worker, self._zygote)
+                    await self._start_worker(worker, self._zygote)
                 await worker.send(encode_frame(Kind.DEDICATE))
                 if not worker.is_alive:
                     raise OSError("its zygote process has ended")
             except BaseException:
                 # Also after a cancellation: the fork may already have been requested.
-                await self.let_go(worker)
+                await self.end_dedicated_worker(worker)
                 raise
         except (OSError, UnloadableError, ActorStartError) as error:
             raise WorkerDiedError(title, f"a worker process cannot be started: {error}", begun=False) from error
         return worker
 
-    async def let_go(self, worker: WorkerProxy) -> None:
+    async def end_dedicated_worker(self, worker: WorkerProxy) -> None:
         """End a dedicated worker, wait for its end, and close its files."""
-        await self.end(worker)
+        await self.end_worker(worker)
         self._dedicated_workers.discard(worker)
         worker.close()
 
-    def run_in_background(self, function: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Run `function` in a background task, which is cancelled when the pool ends in this event loop."""
+    def run_in_background(self, run_task: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run `run_task` in a background task, which is cancelled when the pool ends in this event loop."""
         # An empty context: the task outlives its starter, and must not inherit its context variables.
-        Context().run(self._group.start_soon, function)
+        Context().run(self._background_group.start_soon, run_task)
 
     def pids(self) -> list[int]:
         """Return the process ids of live workers, except dedicated workers and workers that were asked to end."""
         return sorted(worker.pid for worker in self._pool_workers if worker.is_alive and worker.pid is not None)
 
-    async def take(self, body: Body) -> WorkerProxy:
+    async def take_worker(self, body: Body) -> WorkerProxy:
         """Wait for an idle worker and return it; `body` is the function call that needs the worker."""
         while True:
             if self._outage is not None or self.is_dismissed:
@@ -491,10 +497,10 @@ class Crew:
             # It has ended, or has sent bytes without a call, which would be taken for the reply of this one. Its place
             # starts another worker.
             with anyio.CancelScope(shield=True):
-                await self.ask_to_end(worker, self._terms.last_grace)
+                await self.request_end(worker, self._options.last_grace)
             # A worker that ended while its reply was read is given back after its place has forgotten it. Nothing
             # else would ever forget it, and it would count as taken for ever.
-            if worker.ended.is_set():
+            if worker.has_ended.is_set():
                 self._idle_workers.remove(worker)
 
     def _unavailable_error(self, body: Body) -> ActorGoneError | WorkerDiedError:
@@ -503,67 +509,66 @@ class Crew:
         reason = f"its pool of processes has no workers, and tries to start some: {self._outage}"
         return WorkerDiedError(body.title, reason, begun=False, call_id=body.call_id)
 
-    def give_back(self, worker: WorkerProxy) -> None:
+    def offer_worker(self, worker: WorkerProxy) -> None:
         """Make an idle worker available to the next call."""
         if not self.is_dismissed:
             self._idle_workers.put(worker)
 
-    async def ask_to_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
-        """Ask the zygote to end a worker and its child processes; `grace` cannot be longer than the pool's grace."""
+    async def request_end(self, worker: WorkerProxy, grace: float | None = None) -> None:
+        """Ask the zygote to end a worker and its child processes; a `grace` is at most as long as the pool's grace."""
         if self._zygote is not None:
-            longest = self._terms.grace
-            await self._zygote.end(worker, longest if grace is None else min(grace, longest))
+            max_grace = self._options.grace
+            await self._zygote.request_end(worker, max_grace if grace is None else min(grace, max_grace))
 
-    async def end(self, worker: WorkerProxy, grace: float | None = None) -> None:
+    async def end_worker(self, worker: WorkerProxy, grace: float | None = None) -> None:
         """End a worker and wait until it has ended, shielded from cancellation."""
         # If the zygote does not report the end in time, it is killed with all its workers.
         with anyio.CancelScope(shield=True):
-            with anyio.move_on_after(self._terms.grace + _END_REPORT_TIMEOUT):
-                await self.ask_to_end(worker, grace)
-                await worker.ended.wait()
-            # After `break_off`, `listen` sees the zygote's end and marks all its workers as ended, so this wait is
-            # bounded.
-            if not worker.ended.is_set():
-                self._break_off_zygote()
-                await worker.ended.wait()
+            with anyio.move_on_after(self._options.grace + _END_REPORT_TIMEOUT):
+                await self.request_end(worker, grace)
+                await worker.has_ended.wait()
+            # After the zygote's death, `receive_reports` marks all its workers as ended, so the second wait is bounded.
+            if not worker.has_ended.is_set():
+                self._kill_stuck_zygote()
+                await worker.has_ended.wait()
 
-    def _break_off_zygote(self) -> None:
+    def _kill_stuck_zygote(self) -> None:
         if self._zygote is not None:
             _logger.error("the zygote of a pool of processes does not end its workers, and is killed with all of them")
-            self._zygote.break_off()
+            self._zygote.kill_with_descendants()
 
     async def dismiss(self) -> None:
         """End all workers, then the zygote; calls that wait for a worker fail."""
         # At the deadline everything is killed: a stopped zygote (SIGSTOP, job control) cannot end its workers.
-        self._end_scope.deadline = anyio.current_time() + self._terms.grace + _END_REPORT_TIMEOUT
-        self._dismissed.set()
+        self._end_wait_scope.deadline = anyio.current_time() + self._options.grace + _END_REPORT_TIMEOUT
+        self._dismissal.set()
         self._idle_workers.fail_waiting_calls()
         try:
             await self._has_ended.wait()
         except BaseException:
             # Even when cancelled, return only after all processes have ended.
-            hurried_deadline = anyio.current_time() + self._terms.grace + _HURRIED_TIMEOUT
-            self._end_scope.deadline = min(self._end_scope.deadline, hurried_deadline)
+            hurried_deadline = anyio.current_time() + self._options.grace + _HURRIED_TIMEOUT
+            self._end_wait_scope.deadline = min(self._end_wait_scope.deadline, hurried_deadline)
             with anyio.CancelScope(shield=True):
                 await self._has_ended.wait()
             raise
 
     async def _end_all_when_dismissed(self) -> None:
-        await self._dismissed.wait()
-        with self._end_scope:
+        await self._dismissal.wait()
+        with self._end_wait_scope:
             workers = [*self._pool_workers, *self._dedicated_workers]
             # All are asked first, so that their graces run concurrently.
             for worker in workers:
-                await self.ask_to_end(worker)
+                await self.request_end(worker)
             for worker in workers:
-                await worker.ended.wait()
-        if self._end_scope.cancelled_caught:
-            self._break_off_zygote()
-        self._keep_scope.cancel()
+                await worker.has_ended.wait()
+        if self._end_wait_scope.cancelled_caught:
+            self._kill_stuck_zygote()
+        self._run_scope.cancel()
 
     def abandon(self) -> None:
         """Kill the zygote and all workers without waiting. Called after the event loop was closed."""
         if self._zygote is not None:
-            self._zygote.kill()
+            self._zygote.kill_blocking()
         for worker in self._pool_workers | self._dedicated_workers:
             worker.abandon()

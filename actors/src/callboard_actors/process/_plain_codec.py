@@ -20,19 +20,21 @@ from callboard_actors._util._value_counter import ValueCounter
 
 _MAX_VALUES: Final = 1_000_000
 """Largest number of JSON values in one reply: two bytes of JSON can become a hundred bytes of memory."""
-_PIECE: Final = 256 * 1024
+_PIECE_BYTES: Final = 256 * 1024
 """Bytes of a reply processed at a time, while the interpreter's lock is held. Longer replies are read in a thread."""
-_MAX_ERROR_SIZE: Final = 1024 * 1024
+_MAX_ERROR_BYTES: Final = 1024 * 1024
 """Largest size of a reply with an exception, in bytes; the four texts in it, each as long as allowed, need less."""
-_MAX_ERRORS: Final = 100
+_MAX_SHOWN_ERRORS: Final = 100
 """Largest number of validation errors that an error text lists. A reply could cause a million, with 200 MB of text."""
 
-_NOT_BY_TEXT: Final = (UnicodeError, BaseExceptionGroup, StopIteration, StopAsyncIteration)
+_NOT_MADE_FROM_TEXT: Final = (UnicodeError, BaseExceptionGroup, StopIteration, StopAsyncIteration)
 """Built-in exceptions that cannot be made from a text alone, or would change the control flow of the awaiting task."""
-_BUILTIN: Final = {
-    name: cls
-    for name, cls in vars(builtins).items()
-    if isinstance(cls, type) and issubclass(cls, Exception) and not issubclass(cls, _NOT_BY_TEXT)
+_BUILTIN_ERRORS: Final = {
+    name: error_class
+    for name, error_class in vars(builtins).items()
+    if isinstance(error_class, type)
+    and issubclass(error_class, Exception)
+    and not issubclass(error_class, _NOT_MADE_FROM_TEXT)
 }
 
 _Text = Annotated[str, StringConstraints(max_length=MAX_TEXT)]
@@ -52,7 +54,7 @@ async def decode_worker_reply(kind: Kind, reply: bytes, body: Body, *, is_plain:
     if not is_plain:
         return decode_reply(kind, reply, body, output=output)
     decode = partial(decode_plain_reply, kind, reply, body, output=output)
-    if len(reply) <= _PIECE:
+    if len(reply) <= _PIECE_BYTES:
         return decode()
     # A large reply is read in a thread; if the caller is cancelled, the thread ends by itself, in linear time. It has a
     # limiter of its own: abandoned threads must not use up the program's.
@@ -67,48 +69,50 @@ def decode_plain_reply(kind: Kind, reply: bytes, body: Body, *, output: str) -> 
     try:
         if kind is Kind.VALUE:
             # Before parsing, which would allocate all of them.
-            check_values(reply)
+            check_value_count(reply)
             fn = body.fn
             while isinstance(fn, partial):
                 fn = fn.func
-            adapter = _adapter_of(fn)
-            return from_json(reply) if adapter is None else adapter.validate_json(reply)
-        if len(reply) > _MAX_ERROR_SIZE:
-            raise ValueError(f"an exception of {len(reply)} bytes, and {_MAX_ERROR_SIZE} are the most")
+            validator = _return_type_validator(fn)
+            return from_json(reply) if validator is None else validator.validate_json(reply)
+        if len(reply) > _MAX_ERROR_BYTES:
+            raise ValueError(f"an exception of {len(reply)} bytes, and {_MAX_ERROR_BYTES} are the most")
         # Only four bounded texts are taken over. The class is looked up by name among Python's own.
         reply_error = _ErrorReply.model_validate_json(reply)
     except Exception as error:
         cause: Exception | None = error
-        if isinstance(error, ValidationError) and error.error_count() > _MAX_ERRORS:
+        if isinstance(error, ValidationError) and error.error_count() > _MAX_SHOWN_ERRORS:
             # Its full text may be huge.
             reason, cause = f"{error.error_count()} validation errors for {error.title}", None
         else:
             reason = str(error)
         reason = f"it cannot be read here: {reason[:MAX_TEXT]}"
         raise ResultLostError(body.title, reason, call_id=body.call_id, output=output) from cause
-    cls = _BUILTIN.get(reply_error.type) if reply_error.module == "builtins" else None
+    error_class = _BUILTIN_ERRORS.get(reply_error.type) if reply_error.module == "builtins" else None
     exception = (
-        WorkerCallError(body.title, reply_error.type, reply_error.text) if cls is None else cls(reply_error.text)
+        WorkerCallError(body.title, reply_error.type, reply_error.text)
+        if error_class is None
+        else error_class(reply_error.text)
     )
     exception.add_note(f"In a confined worker process:\n{reply_error.traceback}")
     add_output_note(exception, output)
     raise exception
 
 
-def check_values(reply: bytes) -> None:
+def check_value_count(reply: bytes) -> None:
     """Raise `ValueError` if a JSON text has more than `_MAX_VALUES` values; count them in one pass."""
     # An upper bound, since marks within texts count, too. Most replies are decided here.
     if reply.count(b",") + reply.count(b"[") + reply.count(b"{") < _MAX_VALUES:
         return
     counter = ValueCounter()
-    for begin in range(0, len(reply), _PIECE):
-        counter.add(reply[begin : begin + _PIECE])
+    for begin in range(0, len(reply), _PIECE_BYTES):
+        counter.add(reply[begin : begin + _PIECE_BYTES])
         if counter.count > _MAX_VALUES:
             raise ValueError(f"it has more than {_MAX_VALUES} values")
 
 
 @lru_cache(maxsize=256)
-def _adapter_of(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
+def _return_type_validator(fn: Callable[..., Any]) -> TypeAdapter[Any] | None:
     """Return a pydantic validator for a function's return type; `None` if no type is annotated, or it is unusable."""
     try:
         annotation = get_type_hints(fn, include_extras=True).get("return", Any)

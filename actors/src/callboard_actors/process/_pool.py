@@ -24,7 +24,7 @@ from callboard_actors.process._worker_proxy import BrokenError, SeatProxy, Worke
 _T = TypeVar("_T")
 _Ts = TypeVarTuple("_Ts")
 
-_ATTEMPTS = 3
+_MAX_ATTEMPTS = 3
 """Maximum number of workers to which a call is sent, if each worker ends before it has begun the call."""
 
 
@@ -83,7 +83,7 @@ class Processes(OpenedEngine[Crew]):
     ) -> None:
         if isinstance(preload, str):
             raise TypeError(f"preload={preload!r} is one string; give a list of names of modules")
-        self._terms = PoolOptions(
+        self._options = PoolOptions(
             workers=workers,
             start=("fork" if _kernel.FORKS else "spawn") if start is None else start,
             preload=tuple(preload),
@@ -100,7 +100,7 @@ class Processes(OpenedEngine[Crew]):
         # An ordered set. The crews share this very object: a module added later is loaded by the next zygote.
         self._optional_modules: dict[str, None] = {}
         super().__init__(
-            lambda: Crew(self._terms, self._optional_modules),
+            lambda: Crew(self._options, self._optional_modules),
             noun="pool of processes",
             task_name="callboard_actors.process",
         )
@@ -155,16 +155,16 @@ class Processes(OpenedEngine[Crew]):
 
         On cancellation, the function call has the grace of `body` or of the pool, whichever is shorter.
         """
-        data = pack_call(body)
-        with self._operations.running(body, grace=self._terms.grace) as running_body:
-            for remaining_attempts in reversed(range(_ATTEMPTS)):
+        pickled_call = pack_call(body)
+        with self._operations.running(body, grace=self._options.grace) as running_body:
+            for remaining_attempts in reversed(range(_MAX_ATTEMPTS)):
                 crew = self._current_resources(running_body.title, running_body.call_id)
-                worker = await crew.take(running_body)
+                worker = await crew.take_worker(running_body)
                 # If the worker dies before the function has begun, another worker is tried.
-                outcome = await self._exchange(worker, crew, running_body, data)
+                outcome = await self._run_in_worker(worker, crew, running_body, pickled_call)
                 if not isinstance(outcome, WorkerDiedError):
                     kind, reply, output = outcome
-                    return await self._finish(worker, crew, running_body, kind, reply, output=output)
+                    return await self._decode_and_release(worker, crew, running_body, kind, reply, output=output)
                 # Repeated only if it certainly had not begun: a body may have side effects.
                 if outcome.begun or not remaining_attempts or crew.is_dismissed:
                     raise outcome
@@ -183,45 +183,45 @@ class Processes(OpenedEngine[Crew]):
         """
         self._operations.check_open(title)
         crew = self._current_resources(title)
-        worker = await crew.hire(title)
-        seat = SeatProxy(title, worker, crew.end, self._terms)
+        worker = await crew.start_dedicated_worker(title)
+        seat = SeatProxy(title, worker, crew.end_worker, self._options)
         # A task of the pool, not of this block: open calls must be failed even if the block is cancelled.
-        crew.run_in_background(seat.keep)
+        crew.run_in_background(seat.run_until_ended)
         try:
             yield seat
         finally:
-            await crew.end(worker)
+            await crew.end_worker(worker)
             with anyio.CancelScope(shield=True):
-                # Before the files are closed: `keep` still reads from the worker until then.
-                await seat.over.wait()
-                await crew.let_go(worker)
+                # Before the files are closed: `run_until_ended` still reads from the worker until then.
+                await seat.has_ended.wait()
+                await crew.end_dedicated_worker(worker)
 
-    async def _exchange(
-        self, worker: WorkerProxy, crew: Crew, body: Body, data: bytes
+    async def _run_in_worker(
+        self, worker: WorkerProxy, crew: Crew, body: Body, pickled_call: bytes
     ) -> tuple[Kind, bytes, str] | WorkerDiedError:
         """Run a call in a worker; return the reply's kind and bytes, and the text that a failed call has printed."""
         # If the worker dies, its error is returned: a `WorkerDiedError` that is raised here may be an observer's,
         # about another pool.
-        number = next(self._numbers)
+        call_number = next(self._numbers)
         # Keeps the worker's files open until the error has been built from them.
-        worker.use()
+        worker.hold_open()
         try:
             if body.on_begin is not None:
                 body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
-            max_result = self._terms.max_result
-            kind, reply = await worker.exchange(number, encode_call(inject_context(), data), max_result)
-            return kind, reply, "" if kind is Kind.VALUE else worker.output()
+            max_result = self._options.max_result
+            kind, reply = await worker.exchange(call_number, encode_call(inject_context(), pickled_call), max_result)
+            return kind, reply, "" if kind is Kind.VALUE else worker.recent_output()
         except BrokenError as broken:
-            return await self._end_broken(worker, crew, body, number, broken.reason)
+            return await self._end_broken_worker(worker, crew, body, call_number, broken.reason)
         except BaseException:
             # Cancelled, or an observer failed: the reply will not be read, so the worker cannot be reused.
-            await crew.end(worker, body.grace)
+            await crew.end_worker(worker, body.grace)
             raise
         finally:
             worker.release()
 
-    async def _end_broken(
-        self, worker: WorkerProxy, crew: Crew, body: Body, number: int, reason: str | None
+    async def _end_broken_worker(
+        self, worker: WorkerProxy, crew: Crew, body: Body, call_number: int, reason: str | None
     ) -> WorkerDiedError:
         """End a worker that cannot finish its call, and return the error to raise for the call."""
         recurs = reason is not None
@@ -229,34 +229,36 @@ class Processes(OpenedEngine[Crew]):
             # The socket was closed. The zygote's report with the exit code usually follows within milliseconds.
             if reason is None:
                 with anyio.move_on_after(REPORT_TIMEOUT):
-                    await worker.ended.wait()
+                    await worker.has_ended.wait()
             if worker.is_ending:
                 reason, recurs = "its pool of processes was closed", False
-            elif not worker.ended.is_set():
+            elif not worker.has_ended.is_set():
                 reason, recurs = reason or "its worker process closed its socket", True
             elif reason is None:
                 recurs = is_self_inflicted(worker.exitcode)
             # A worker that is broken but alive is killed here, so that no code of the call runs after its error.
-            await crew.end(worker, body.grace)
-        reason = reason or describe_end(worker.exitcode, self._terms.cpu)
-        return worker.death(body, reason, begun=worker.last_begun() == number, recurs=recurs)
+            await crew.end_worker(worker, body.grace)
+        reason = reason or describe_end(worker.exitcode, self._options.cpu)
+        return worker.death_error(body, reason, begun=worker.last_begun() == call_number, recurs=recurs)
 
-    async def _finish(
+    async def _decode_and_release(
         self, worker: WorkerProxy, crew: Crew, body: Body, kind: Kind, reply: bytes, *, output: str
     ) -> Any:
         """Decode a worker's reply, release or end the worker, and return the call's result or raise its exception."""
         # The worker becomes available to the next call, or ends if it has to be replaced: decided before decoding,
         # because the `finally` block needs it even if decoding raises.
-        terms = self._terms
-        is_worn = terms.serves_once or (terms.max_calls is not None and worker.calls >= terms.max_calls)
+        options = self._options
+        is_worn_out = options.serves_once or (options.max_calls is not None and worker.call_count >= options.max_calls)
         try:
-            return await decode_worker_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
+            return await decode_worker_reply(
+                kind, reply, body, is_plain=self._options.confine is not None, output=output
+            )
         except MemoryError:
-            is_worn = True  # the worker may never return this memory to the system
+            is_worn_out = True  # the worker may never return this memory to the system
             raise
         finally:
-            if is_worn:
+            if is_worn_out:
                 with anyio.CancelScope(shield=True):
-                    await crew.ask_to_end(worker, self._terms.last_grace)
+                    await crew.request_end(worker, self._options.last_grace)
             else:
-                crew.give_back(worker)
+                crew.offer_worker(worker)

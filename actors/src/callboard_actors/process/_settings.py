@@ -33,9 +33,10 @@ class PoolOptions:
     confine: Confine | None
 
     def __post_init__(self) -> None:
-        may_be_none = ("max_calls", "memory", "cpu", "files")
-        counts = [(name, getattr(self, name), 1) for name in (*may_be_none, "workers", "max_result", "max_output")]
-        check_counts("Processes", [count for count in counts if count[1] is not None or count[0] not in may_be_none])
+        counts = [(name, getattr(self, name), 1) for name in ("max_calls", "memory", "cpu", "files")]
+        counts = [(name, count, minimum) for name, count, minimum in counts if count is not None]
+        counts += [(name, getattr(self, name), 1) for name in ("workers", "max_result", "max_output")]
+        check_counts("Processes", counts)
         hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         files = self.files
         if files is not None and files < _MIN_FILES:
@@ -95,10 +96,10 @@ class Settings:
     """Process id of the zygote's parent, the pool's process."""
     backend: str
     """Event loop of async functions: "asyncio" or "trio"."""
-    terms: PoolOptions
+    options: PoolOptions
     optional_modules: tuple[str, ...] = ()
     """Names of optional modules, which are preloaded if they can be imported."""
-    quiet: bool = False
+    is_quiet: bool = False
     """`True` to print nothing about optional modules that cannot be loaded: another interpreter has printed it."""
     main: MainModule | None = None
     """Main module of the pool's program, if workers can load it."""

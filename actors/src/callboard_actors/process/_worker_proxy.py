@@ -58,19 +58,21 @@ class UnloadableError(Exception):
         super().__init__(module)
 
 
-async def until_loaded(reader: FrameReader, settings: Settings, process: str) -> None:
-    """Wait until a zygote or a new interpreter has loaded its modules; `process` names it in errors."""
-    loading = None
+async def until_loaded(reader: FrameReader, settings: Settings, process_noun: str) -> None:
+    """Wait until a zygote or a new interpreter has loaded its modules; `process_noun` names it in errors."""
+    loading_module = None
     try:
-        while (message := await reader.read_frame())[0].kind is Kind.EVENT:
-            loading = settings.optional_modules[from_json(message[1])["loading"]]
+        header, payload = await reader.read_frame()
+        while header.kind is Kind.EVENT:
+            loading_module = settings.optional_modules[from_json(payload)["loading"]]
+            header, payload = await reader.read_frame()
     except ConnectionError:
-        # It ended between this report and the next one, so this module has ended it.
-        if loading is not None:
-            raise UnloadableError(loading) from None
-        raise ActorStartError("Processes", f"{process} ended at once; what it says is on stderr") from None
-    if message[0].kind is Kind.LOST:
-        raise ActorStartError("Processes", message[1].decode(errors="replace"), is_permanent=True)
+        # The process ended between this report and the next one, so this module has ended it.
+        if loading_module is not None:
+            raise UnloadableError(loading_module) from None
+        raise ActorStartError("Processes", f"{process_noun} ended at once; what it says is on stderr") from None
+    if header.kind is Kind.LOST:
+        raise ActorStartError("Processes", payload.decode(errors="replace"), is_permanent=True)
 
 
 class WorkerProxy:
@@ -97,64 +99,64 @@ class WorkerProxy:
         self.is_ending = False
         self.is_ready = False
         """`True` once the worker has loaded its modules, so that it can serve calls."""
-        self.calls = 0
-        self.left_pool = anyio.Event()
+        self.call_count = 0
+        self.has_left_pool = anyio.Event()
         """Event that is set when the worker leaves the pool: it has ended, or becomes a dedicated worker."""
-        self.output_released = anyio.Event()
+        self.has_released_output = anyio.Event()
         """Event that is set when no task of the pool reads the worker's output any more."""
-        self.settled = anyio.Event()
+        self.start_settled = anyio.Event()
         """Event that is set when the worker has started, or when its start has failed."""
-        self.ended = anyio.Event()
-        # While true, `close` is postponed until `release`: a call may still read from the files below.
-        self._in_use = False
-        self._closing = False
+        self.has_ended = anyio.Event()
+        # While true, `close` only sets `_is_closing`, and `release` closes: a call may still read from the files below.
+        self._is_in_use = False
+        self._is_closing = False
         self._is_closed = False
         # Last value read from the begun counter, for questions after the file was closed.
-        self._begun = 0
-        # Greatest call number of which at least one byte was sent.
-        self._last_sent = 0
+        self._last_begun = 0
+        # Greatest number of a call of which at least one byte was sent.
+        self._last_sent_number = 0
         self._max_output = max_output
         self._recent_output = bytearray()
         """Last bytes of the worker's output; at most one chunk more than `max_output` at a time."""
         with ExitStack() as stack:  # close everything again if one of the files cannot be opened
-            self._sock, self._worker_sock = socket.socketpair()
-            stack.callback(self._worker_sock.close)
+            self._sock, self._worker_end_sock = socket.socketpair()
+            stack.callback(self._worker_end_sock.close)
             stack.callback(self._sock.close)
             self._sock.setblocking(False)
-            self._output, self._worker_output = os.pipe()
-            stack.callback(os.close, self._output)
-            stack.callback(os.close, self._worker_output)
-            os.set_blocking(self._output, False)
+            self._output_fd, self._worker_output_fd = os.pipe()
+            stack.callback(os.close, self._output_fd)
+            stack.callback(os.close, self._worker_output_fd)
+            os.set_blocking(self._output_fd, False)
             # The begun counter is a file, not a message: it can be read after the worker has died.
-            self._begun_counter = make_shared_file(BEGUN_COUNTER.size)
-            stack.callback(os.close, self._begun_counter)
+            self._begun_counter_fd = make_shared_file(BEGUN_COUNTER.size)
+            stack.callback(os.close, self._begun_counter_fd)
             stack.pop_all()
 
-    def fds(self) -> list[int]:
+    def worker_fds(self) -> list[int]:
         """Return the descriptors for the worker: socket, output pipe, and a file for the current call's number."""
-        return [self._worker_sock.fileno(), self._worker_output, self._begun_counter]
+        return [self._worker_end_sock.fileno(), self._worker_output_fd, self._begun_counter_fd]
 
-    def begin(self, pid: int | None) -> None:
+    def record_start(self, pid: int | None) -> None:
         """Record that the process `pid` has started, and close the worker's ends of socket and pipe in this process."""
         self.pid = pid
         self._close_worker_ends()
-        self.settled.set()
+        self.start_settled.set()
 
     def _close_worker_ends(self) -> None:
         """Close the worker's ends of the socket and of the output pipe in this process."""
         # Only after the worker has received them: macOS loses descriptors in transit that are open nowhere. They must
         # be closed then, or the end of the worker would not be seen as end of file.
-        if self._worker_sock.fileno() >= 0:
-            self._worker_sock.close()
-            os.close(self._worker_output)
+        if self._worker_end_sock.fileno() >= 0:
+            self._worker_end_sock.close()
+            os.close(self._worker_output_fd)
 
-    def end(self, exitcode: int | None) -> None:
+    def record_end(self, exitcode: int | None) -> None:
         """Record that the process has ended; `exitcode` is `None` if unknown."""
         self.exitcode = exitcode
         self._close_worker_ends()
-        self.ended.set()
-        self.left_pool.set()
-        self.settled.set()
+        self.has_ended.set()
+        self.has_left_pool.set()
+        self.start_settled.set()
         # A forked child of the worker may hold a copy of its socket. Without a shutdown, readers would wait for that
         # child.
         with suppress(OSError):  # the worker has closed its end
@@ -163,7 +165,7 @@ class WorkerProxy:
     @property
     def is_alive(self) -> bool:
         """`True` if the process is ready, has not ended, and was not asked to end."""
-        return self.is_ready and not self.ended.is_set() and not self.is_ending
+        return self.is_ready and not self.has_ended.is_set() and not self.is_ending
 
     def is_silent(self) -> bool:
         """Return whether there is nothing to read from the worker's socket: no unexpected bytes, and no end of file."""
@@ -176,35 +178,35 @@ class WorkerProxy:
     def last_begun(self) -> int:
         """Return the number of the last call that has begun or may have begun; 0 without one, also after the end."""
         if not self.is_trusted:
-            return self._last_sent
+            return self._last_sent_number
         if not self._is_closed:
-            data = os.pread(self._begun_counter, BEGUN_COUNTER.size, 0)
-            self._begun = int(BEGUN_COUNTER.unpack(data)[0]) if len(data) == BEGUN_COUNTER.size else 0
-        return self._begun
+            data = os.pread(self._begun_counter_fd, BEGUN_COUNTER.size, 0)
+            self._last_begun = int(BEGUN_COUNTER.unpack(data)[0]) if len(data) == BEGUN_COUNTER.size else 0
+        return self._last_begun
 
     async def until_loaded(self, settings: Settings) -> None:
         """Send the settings to a worker's new interpreter, and wait until the interpreter has loaded its modules."""
         with suppress(ConnectionError):  # it has ended; `until_loaded` finds out why
             await self.send(encode_frame(Kind.CALL, 0, pickle.dumps(settings)))
         # Trusted here: no call has run in it.
-        await until_loaded(self.reader(LONGEST_REASON, 0), settings, "a new interpreter")
+        await until_loaded(self.make_reader(LONGEST_REASON, only_number=0), settings, "a new interpreter")
 
-    async def exchange(self, number: int, body: bytes, max_result: int) -> tuple[Kind, bytes]:
+    async def exchange(self, call_number: int, call_payload: bytes, max_result: int) -> tuple[Kind, bytes]:
         """Send a call to the worker; return the reply's kind and payload."""
-        # Drops output that was printed between two calls, so that errors show only this call's.
-        self._take_output()
+        # Drop output that was printed between two calls, so that errors show only this call's.
+        self._read_output()
         self._recent_output.clear()
-        self.calls += 1
-        reader = self.reader(max_result, number)
+        self.call_count += 1
+        frame_reader = self.make_reader(max_result, only_number=call_number)
         try:
-            await self.send(encode_frame(Kind.CALL, number, body), number)
+            await self.send(encode_frame(Kind.CALL, call_number, call_payload), call_number)
             while True:
-                header, payload = await reader.read_frame()
+                header, payload = await frame_reader.read_frame()
                 if header.kind is not Kind.EVENT:
                     break
                 deliver_event(payload)
             # Bytes after the reply would be taken for the reply of the next call.
-            if reader.has_more:
+            if frame_reader.has_more:
                 raise GarbageError("something follows it")
         except ConnectionError:
             raise BrokenError from None  # the exit status tells why
@@ -212,51 +214,51 @@ class WorkerProxy:
             raise BrokenError(f"its worker process sent what is no reply: {error}") from None
         return header.kind, payload
 
-    def reader(self, max_payload: int, only_number: int | None = None) -> FrameReader:
+    def make_reader(self, max_payload: int, only_number: int | None = None) -> FrameReader:
         """Return a reader of the worker's frames: of all calls, or only of the call `only_number`."""
         kinds = OUTCOMES | {Kind.EVENT}
         return FrameReader(
             Incoming(self._sock), max_payload, limit_text="max_result is {}", only_number=only_number, kinds=kinds
         )
 
-    async def send(self, data: bytes, number: int = 0) -> None:
-        """Write bytes of the call `number` to the worker; only one task may write at a time."""
-        view = memoryview(data)
-        while view:
+    async def send(self, frame_bytes: bytes, call_number: int = 0) -> None:
+        """Write frames to the worker: of a call, or with `call_number` 0; only one task may write at a time."""
+        unsent_bytes = memoryview(frame_bytes)
+        while unsent_bytes:
             try:
-                view = view[self._sock.send(view) :]
+                unsent_bytes = unsent_bytes[self._sock.send(unsent_bytes) :]
                 # After each partial send: a cancellation in the wait below must find the call counted as sent.
-                self._last_sent = max(self._last_sent, number)
+                self._last_sent_number = max(self._last_sent_number, call_number)
             except BlockingIOError:
                 await anyio.wait_writable(self._sock)
 
     async def collect_output(self) -> None:
         """Read the worker's stdout and stderr until they are closed, so that the worker never blocks on a full pipe."""
         while not self._is_closed:
-            await anyio.wait_readable(self._output)
-            if not self._take_output(reads=1):
+            await anyio.wait_readable(self._output_fd)
+            if not self._read_output(max_reads=1):
                 return
 
-    def _take_output(self, *, reads: int = 16) -> bool:
-        """Read the available output of the worker, at most `reads` chunks; return `False` at the end of the output."""
+    def _read_output(self, *, max_reads: int = 16) -> bool:
+        """Read at most `max_reads` chunks of the available output; return `False` at the end of the output."""
         if self._is_closed:
             return False
         # Bounded: a worker that writes without pause must not hold the event loop.
         with suppress(BlockingIOError):  # everything that was available has been read
-            for _ in range(reads):
-                data = os.read(self._output, _CHUNK)
+            for _ in range(max_reads):
+                data = os.read(self._output_fd, _CHUNK)
                 if not data:
                     return False
                 self._recent_output += data
                 del self._recent_output[: -self._max_output]
         return True
 
-    def output(self) -> str:
+    def recent_output(self) -> str:
         """Return the last part of the worker's stdout and stderr since the current call began, as text."""
-        self._take_output()
+        self._read_output()
         return self._recent_output.decode(errors="replace")
 
-    def death(self, body: Body, reason: str, *, begun: bool, recurs: bool) -> WorkerDiedError:
+    def death_error(self, body: Body, reason: str, *, begun: bool, recurs: bool) -> WorkerDiedError:
         """Return the `WorkerDiedError` for a call that ended because this worker has ended."""
         return WorkerDiedError(
             body.title,
@@ -265,41 +267,42 @@ class WorkerProxy:
             call_id=body.call_id,
             exitcode=self.exitcode,
             pid=self.pid,
-            output=self.output(),
+            output=self.recent_output(),
             recurs=recurs,
         )
 
-    def use(self) -> None:
-        """Keep the connection to the worker process open until `release()`, even if `close()` is called earlier."""
-        self._in_use = True
+    def hold_open(self) -> None:
+        """Keep the files of the worker process open until `release()`, even if `close()` is called earlier."""
+        self._is_in_use = True
 
     def release(self) -> None:
-        """End the use that `use()` has begun; close the worker's connection if `close()` was called meanwhile."""
-        self._in_use = False
-        if self._closing:
-            self._close()
+        """Undo `hold_open()`; close the worker's files if `close()` was called meanwhile."""
+        self._is_in_use = False
+        if self._is_closing:
+            self._close_files()
 
     def close(self) -> None:
-        """Close the connection to the worker process now, or at `release()` if it is in use."""
-        self._closing = True
-        if not self._in_use:
-            self._close()
+        """Close the files of the worker process now, or at `release()` if they are in use."""
+        self._is_closing = True
+        if not self._is_in_use:
+            self._close_files()
 
     def abandon(self) -> None:
-        """Close the connection to the worker process at once, even if in use. For a pool whose event loop is closed."""
+        """Close the files of the worker process at once, even if in use. For a pool whose event loop is closed."""
         self._close_worker_ends()
-        self._close()
+        self._close_files()
 
-    def _close(self) -> None:
+    def _close_files(self) -> None:
         if self._is_closed:
             return
-        # Read for the last time: after the close, these descriptor numbers may belong to other files of this process.
-        self._take_output()
+        # Read and stored for the last time: after the close, these descriptor numbers may belong to other files of this
+        # process.
+        self._read_output()
         self.last_begun()
         self._is_closed = True
         self._sock.close()
-        os.close(self._output)
-        os.close(self._begun_counter)
+        os.close(self._output_fd)
+        os.close(self._begun_counter_fd)
 
 
 def deliver_event(payload: bytes) -> None:
@@ -313,9 +316,9 @@ def deliver_event(payload: bytes) -> None:
 
 # Dedicated worker: concurrent calls of one owner, with replies in any order.
 
-_LONGEST_WRITE = 256 * 1024
+_MAX_JOINED_BYTES = 256 * 1024
 """Number of bytes after which no further frame is joined to a write."""
-_LOSS_ERRORS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.BusyResourceError, OSError)
+_CONNECTION_LOSS_ERRORS = (anyio.BrokenResourceError, anyio.ClosedResourceError, anyio.BusyResourceError, OSError)
 
 
 class SeatProxy:
@@ -325,159 +328,160 @@ class SeatProxy:
         self,
         title: str,
         worker: WorkerProxy,
-        end: Callable[[WorkerProxy, float | None], Awaitable[None]],
-        terms: PoolOptions,
+        end_worker: Callable[[WorkerProxy, float | None], Awaitable[None]],
+        options: PoolOptions,
     ) -> None:
         self._title = title
         self._worker = worker
-        self._end = end
-        self._terms = terms
+        self._end_worker = end_worker
+        self._options = options
         self._numbers = itertools.count(1)
-        self._reader = worker.reader(terms.max_result)
+        self._reader = worker.make_reader(options.max_result)
         self._calls: dict[int, OpenCall[bytes]] = {}
         # Frames that are not written yet, each with its call or, for a cancellation, with `None`.
-        self._queue = deque[tuple[bytes, OpenCall[bytes] | None]]()
+        self._unsent_frames = deque[tuple[bytes, OpenCall[bytes] | None]]()
         self._has_frames = anyio.Event()
         # Why this side ended the worker; decided before its exit code is known, and stronger than it.
         self._break_reason: str | None = None
-        # Why the worker ended. Set by `keep` at the very end, so it also says that no call can be made.
-        self._reason: str | None = None
+        # Why the worker ended. Set by `run_until_ended` at the very end, so it also says that no call can be made.
+        self._end_reason: str | None = None
         self._recurs = False
-        self.over = anyio.Event()
+        self.has_ended = anyio.Event()
         """Event that is set when the worker has ended, and no task uses its socket any more."""
 
     async def until_ended(self) -> str:
         """Wait until the worker has ended for any cause; return the reason as text."""
-        await self.over.wait()
-        assert self._reason is not None
-        return self._reason
+        await self.has_ended.wait()
+        assert self._end_reason is not None
+        return self._end_reason
 
     async def run_body(self, body: Body, /) -> Any:
         """Run an async function in the worker, concurrently with other calls; see `callboard.extend.Seat`."""
-        if self._reason is not None or self._worker.is_ending:
-            raise self._death(body, begun=False)
-        data = encode_call(inject_context(), pack_call(body))
+        if self._end_reason is not None or self._worker.is_ending:
+            raise self._death_error(body, begun=False)
+        call_payload = encode_call(inject_context(), pack_call(body))
         # No await from here to the `try`: a call that is registered is also ended. A number is never reused, so a late
         # frame cannot reach another call.
         number = next(self._numbers)
         self._calls[number] = call = OpenCall[bytes]()
-        self._enqueue(encode_frame(Kind.CALL, number, data), call)
+        self._enqueue_frame(encode_frame(Kind.CALL, number, call_payload), call)
         try:
             if body.on_begin is not None:
                 body.on_begin()  # in the `try`: after its error, the call must not stay registered
             await call.deliver_events_until_over(deliver_event)
         except GarbageError as error:
-            await self._break(f"its worker process sent what is no reply: {error}")
+            await self._break_worker(f"its worker process sent what is no reply: {error}")
             # The reply of a broken worker is its death, which has to be known before the error is built.
             with anyio.CancelScope(shield=True):
-                await self.over.wait()
+                await self.has_ended.wait()
             call.reply = None
         except BaseException:
             # In a task of its own: the call is ended even if this task is cancelled by force.
-            await run_to_end(partial(self._cancel, number, call, body), "callboard_actors.process ending")
+            await run_to_end(partial(self._cancel_call, number, call, body), "callboard_actors.process ending")
             raise
         if call.reply is None:
             # Calls are begun in the order of their numbers, so a greater begun counter proves that this call began,
             # too. Code in a confined worker could change the counter.
             begun = call.is_sent and (not self._worker.is_trusted or self._worker.last_begun() >= number)
-            raise self._death(body, begun=begun)
+            raise self._death_error(body, begun=begun)
         kind, reply = call.reply
-        output = "" if kind is Kind.VALUE else self._worker.output()
-        return await decode_worker_reply(kind, reply, body, is_plain=self._terms.confine is not None, output=output)
+        output = "" if kind is Kind.VALUE else self._worker.recent_output()
+        return await decode_worker_reply(kind, reply, body, is_plain=self._options.confine is not None, output=output)
 
-    async def _cancel(self, number: int, call: OpenCall[bytes], body: Body) -> None:
+    async def _cancel_call(self, number: int, call: OpenCall[bytes], body: Body) -> None:
         """Cancel a call in the worker and wait for its end; end the worker if the call exceeds its grace."""
         if call.is_over:
             return
         if not call.is_sent:
-            # Still queued: `_write` skips it, so there is nothing to wait for.
+            # Still queued: `_write_frames` skips it, so there is nothing to wait for.
             del self._calls[number]
             call.lose("it was cancelled")
             return
         # In the same queue as calls: the worker never reads a cancellation before its call.
-        self._enqueue(encode_frame(Kind.CANCEL, number))
-        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        self._enqueue_frame(encode_frame(Kind.CANCEL, number))
+        grace = self._options.grace if body.grace is None else min(body.grace, self._options.grace)
         with anyio.move_on_after(grace, shield=True):
             await call.until_over()
         if not call.is_over:
             reason = f"{body.title!r} had been cancelled there and did not end within its grace"
-            await self._break(reason, is_fault_of_worker=False)
+            await self._break_worker(reason, is_fault_of_worker=False)
 
-    def _death(self, body: Body, *, begun: bool) -> WorkerDiedError:
-        reason = self._reason or f"the worker process of {self._title!r} is ended"
-        return self._worker.death(body, reason, begun=begun, recurs=self._recurs)
+    def _death_error(self, body: Body, *, begun: bool) -> WorkerDiedError:
+        reason = self._end_reason or f"the worker process of {self._title!r} is ended"
+        return self._worker.death_error(body, reason, begun=begun, recurs=self._recurs)
 
-    async def keep(self) -> None:
+    async def run_until_ended(self) -> None:
         """Read from the worker and write to it until it has ended; then end its unanswered calls with an error."""
-        # Keeps the worker's files open until `release` below, even if the pool closes the worker before.
-        self._worker.use()
+        # Until `release` below, even if the pool closes the worker before.
+        self._worker.hold_open()
         try:
             async with anyio.create_task_group() as group:
                 group.start_soon(self._worker.collect_output)
-                group.start_soon(self._write)
-                group.start_soon(self._read)
-                await self._worker.ended.wait()
+                group.start_soon(self._write_frames)
+                group.start_soon(self._read_frames)
+                await self._worker.has_ended.wait()
                 group.cancel_scope.cancel()
         finally:
             # Also if this task is cancelled: callers would otherwise wait for ever.
             worker = self._worker
             if self._break_reason is not None:
-                self._reason = self._break_reason
+                self._end_reason = self._break_reason
             elif worker.is_ending:
-                self._reason = "its worker process was ended with its block, or with its pool"
+                self._end_reason = "its worker process was ended with its block, or with its pool"
             else:
-                self._reason = describe_end(worker.exitcode, cpu_seconds=None)
+                self._end_reason = describe_end(worker.exitcode, cpu_seconds=None)
                 self._recurs = is_self_inflicted(worker.exitcode)
             calls, self._calls = self._calls, {}
             for call in calls.values():
-                call.lose(self._reason)
+                call.lose(self._end_reason)
             worker.release()
-            self.over.set()
+            self.has_ended.set()
 
-    def _enqueue(self, data: bytes, call: OpenCall[bytes] | None = None) -> None:
-        self._queue.append((data, call))
+    def _enqueue_frame(self, frame_bytes: bytes, call: OpenCall[bytes] | None = None) -> None:
+        self._unsent_frames.append((frame_bytes, call))
         self._has_frames.set()
 
-    async def _write(self) -> None:
+    async def _write_frames(self) -> None:
         # After the end of the process, the replies that it sent before are still read.
-        with suppress(*_LOSS_ERRORS):  # `_read` reports the loss
+        with suppress(*_CONNECTION_LOSS_ERRORS):  # `_read_frames` reports the loss
             while True:
-                while self._queue and not self._worker.is_ending:  # what is not sent does not begin in its last moments
-                    await self._worker.send(self._take_frames())
+                # A worker that was asked to end gets no further call: the call would begin in its last moments.
+                while self._unsent_frames and not self._worker.is_ending:
+                    await self._worker.send(self._join_queued_frames())
                 self._has_frames = anyio.Event()
                 await self._has_frames.wait()
 
-    def _take_frames(self) -> bytes:
-        """Remove the next frames from the queue, and return their bytes, joined for one write."""
+    def _join_queued_frames(self) -> bytes:
+        """Remove the next frames from the queue, and return their bytes, joined for one write of bounded size."""
         frames: list[bytes] = []
-        size = 0
-        while self._queue and size < _LONGEST_WRITE:
-            data, call = self._queue.popleft()
+        byte_count = 0
+        while self._unsent_frames and byte_count < _MAX_JOINED_BYTES:
+            frame_bytes, call = self._unsent_frames.popleft()
             if call is not None and call.is_over:
                 continue
             if call is not None:
-                # Before the write: one that is cancelled or fails may have sent any part of the frame.
+                # Before the write: a write that is cancelled or fails may have sent any part of the frame.
                 call.is_sent = True
-            frames.append(data)
-            size += len(data)
+            frames.append(frame_bytes)
+            byte_count += len(frame_bytes)
         return b"".join(frames)
 
-    async def _read(self) -> None:
+    async def _read_frames(self) -> None:
         """Receive events and replies until the process closes its socket, or sends an invalid frame."""
         try:
-            with suppress(*_LOSS_ERRORS):
+            with suppress(*_CONNECTION_LOSS_ERRORS):
                 while True:
-                    self._receive(*await self._reader.read_frame())
+                    self._handle_frame(*await self._reader.read_frame())
         except GarbageError as error:  # ends the connection: the bytes after it cannot be trusted to be frames
-            await self._break(f"its worker process sent what is no reply: {error}")
+            await self._break_worker(f"its worker process sent what is no reply: {error}")
             return
         # Normally the worker has ended and the zygote's report is on its way, with the exit code as the better reason.
         with anyio.move_on_after(REPORT_TIMEOUT):
-            await self._worker.ended.wait()
-        if not self._worker.ended.is_set():
-            await self._break("its worker process closed its socket")
+            await self._worker.has_ended.wait()
+        if not self._worker.has_ended.is_set():
+            await self._break_worker("its worker process closed its socket")
 
-    def _receive(self, header: Header, payload: bytes) -> None:
+    def _handle_frame(self, header: Header, payload: bytes) -> None:
         # A cancelled call stays in the table until its reply, so a frame for no call is no late one.
         call = self._calls.get(header.number)
         if call is None or not call.is_sent:
@@ -488,12 +492,12 @@ class SeatProxy:
             call.end((header.kind, payload))
             del self._calls[header.number]
 
-    async def _break(self, reason: str, *, is_fault_of_worker: bool = True) -> None:
+    async def _break_worker(self, reason: str, *, is_fault_of_worker: bool = True) -> None:
         """Store the reason why the worker cannot be used any longer, end the worker, and wait for its end."""
         # If the worker's own code is not to blame, the worker is ended without a grace.
         # The first reason counts: later ones are consequences of it.
         if self._break_reason is None and not self._worker.is_ending:
             self._break_reason, self._recurs = reason, is_fault_of_worker
-        await self._end(self._worker, None if is_fault_of_worker else 0.0)
+        await self._end_worker(self._worker, None if is_fault_of_worker else 0.0)
         with anyio.CancelScope(shield=True):
-            await self._worker.ended.wait()
+            await self._worker.has_ended.wait()

@@ -113,12 +113,12 @@ def disconnect() -> None:
             ray.shutdown()
 
 
-def missing_resources(terms: RayOptions) -> str | None:
+def missing_resources(options: RayOptions) -> str | None:
     """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
     # Ray has no types for these two.
     free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
     total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    needs = {"CPU": terms.cpus, "GPU": terms.gpus, "memory": terms.memory or 0, **terms.resources}
+    needs = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
     lacking = [
         f"{name}: it needs {amount:g}, and {free.get(name, 0):g} of {total.get(name, 0):g} are free"
         for name, amount in needs.items()

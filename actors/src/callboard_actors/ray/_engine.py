@@ -40,13 +40,13 @@ _MAKE_ROOM = "an actor has a Ray actor beside the engine's `workers`: ask for fe
 class Crew:
     """Supervisor of the Ray actors of an engine in one event loop.
 
-    `keep` runs in its own task, which ends by `dismiss` only, or with the event loop.
+    `run_until_dismissed` runs in its own task, which ends by `dismiss` only, or with the event loop.
     """
 
-    def __init__(self, terms: RayOptions, connect: Callable[[], None]) -> None:
-        self._terms = terms
+    def __init__(self, options: RayOptions, connect: Callable[[], None]) -> None:
+        self._options = options
         self._connect = connect
-        self._host_places = Places[HostProxy](terms.concurrency)
+        self._host_places = Places[HostProxy](options.concurrency)
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HostProxy] = set()
         self._group: TaskGroup | None = None
@@ -58,7 +58,7 @@ class Crew:
         self.failure: ActorStartError | None = None
         """Reason why the engine has no Ray actors, such as a failed connection to Ray; `None` if there is none."""
 
-    async def keep(self) -> None:
+    async def run_until_dismissed(self) -> None:
         """Connect to Ray, and keep as many Ray actors running as the engine's `workers`, until `dismiss` is called."""
         try:
             await run_sync(self._connect)
@@ -70,7 +70,7 @@ class Crew:
         try:
             with self._keeper_scope:
                 async with anyio.create_task_group() as self._group:
-                    for _ in range(self._terms.workers):
+                    for _ in range(self._options.workers):
                         self._group.start_soon(self._fill)
                     await anyio.sleep_forever()
         finally:
@@ -87,14 +87,14 @@ class Crew:
 
     async def until_ready(self) -> None:
         """Wait until all Ray actors have started, or one has failed; raise `ActorStartError` after `start_timeout`."""
-        with anyio.move_on_after(self._terms.start_timeout):
+        with anyio.move_on_after(self._options.start_timeout):
             await self._is_filled.wait()
         if not self._is_filled.is_set():
-            missing_resource = None if self._group is None else await run_sync(missing_resources, self._terms)
+            missing_resource = None if self._group is None else await run_sync(missing_resources, self._options)
             raise ActorStartError(
                 _NAME,
-                f"Ray did not start {self._terms.workers} actors within {self._terms.start_timeout:g} s; each needs "
-                f"{self._terms.ray_options()} on one node"
+                f"Ray did not start {self._options.workers} actors within {self._options.start_timeout:g} s; "
+                f"each needs {self._options.ray_options()} on one node"
                 + (f"; not free is {missing_resource}" if missing_resource else ""),
             )
 
@@ -103,7 +103,7 @@ class Crew:
         for attempt in itertools.count(1):
             if self.is_dismissed:
                 return
-            host = HostProxy(_NAME, self._terms)
+            host = HostProxy(_NAME, self._options)
             try:
                 await self._run_host(host)
                 backoff.reset()
@@ -124,7 +124,7 @@ class Crew:
             await host.start()
             if not self.is_dismissed:
                 self._host_places.add(host)
-            if len(self._hosts) >= self._terms.workers and all(host.has_started for host in self._hosts):
+            if len(self._hosts) >= self._options.workers and all(host.has_started for host in self._hosts):
                 self._is_filled.set()
             await host.until_ended()
         finally:
@@ -139,7 +139,7 @@ class Crew:
             host = self._host_places.take_nowait(is_sync=is_sync)
             if host is None:
                 # While a Ray actor lives or starts, the wait has no limit. Otherwise it ends after the patience.
-                patience = max(self._terms.patience, _SHORTEST_PAUSE)
+                patience = max(self._options.patience, _SHORTEST_PAUSE)
                 try:
                     host = await self._host_places.take(
                         is_sync=is_sync,
@@ -147,7 +147,7 @@ class Crew:
                         is_hopeless=lambda: not any(host.is_expected for host in self._hosts),
                     )
                 except TimeoutError:
-                    reason = f"no Ray actor lives, and none came within {self._terms.patience:g} s"
+                    reason = f"no Ray actor lives, and none came within {self._options.patience:g} s"
                     raise EngineError(body.title, body.call_id, reason, ended="unavailable") from None
             # It may have been lost since it was assigned; then wait for the next one.
             if host is not None and host.is_alive:
@@ -164,10 +164,10 @@ class Crew:
 
     async def hire(self, title: str) -> HostProxy:
         """Start and return a dedicated Ray actor, which the caller must end; raise `EngineError` if it cannot start."""
-        host = HostProxy(title, self._terms)
+        host = HostProxy(title, self._options)
         try:
-            with anyio.move_on_after(self._terms.start_timeout):
-                await host.start(self._terms.patience)
+            with anyio.move_on_after(self._options.start_timeout):
+                await host.start(self._options.patience)
                 assert self._group is not None
                 # A task of the engine notices its loss, even if its owner never waits for that.
                 self._group.start_soon(host.until_ended)
@@ -175,7 +175,7 @@ class Crew:
         except NoRoomError as error:
             reason = f"the cluster has no room for its Ray actor ({error}); {_MAKE_ROOM}"
             raise EngineError(title, None, reason, ended="unavailable") from None
-        reason = f"Ray did not start an actor for it within {self._terms.start_timeout:g} s"
+        reason = f"Ray did not start an actor for it within {self._options.start_timeout:g} s"
         raise EngineError(title, None, reason, ended="unavailable")
 
     def abandon(self) -> None:
@@ -248,7 +248,7 @@ class RayEngine(OpenedEngine[Crew]):
         start_timeout: float = 120.0,
         patience: float = 5.0,
     ) -> None:
-        self._terms = RayOptions(
+        self._options = RayOptions(
             workers=workers,
             concurrency=concurrency,
             cpus=cpus,
@@ -263,7 +263,7 @@ class RayEngine(OpenedEngine[Crew]):
             patience=patience,
         )
         join = partial(connect, address)
-        super().__init__(lambda: Crew(self._terms, join), noun="engine on Ray", task_name="callboard_actors.ray")
+        super().__init__(lambda: Crew(self._options, join), noun="engine on Ray", task_name="callboard_actors.ray")
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise `TypeError` for a function that cannot be pickled; `title` names it in the error."""
@@ -271,7 +271,7 @@ class RayEngine(OpenedEngine[Crew]):
 
     async def run_body(self, body: Body, /) -> Any:
         """Run one function call (`body`) of a tool or actor in a Ray actor; see `callboard.Engine`."""
-        with self._operations.running(body, grace=self._terms.grace) as noted:
+        with self._operations.running(body, grace=self._options.grace) as noted:
             return await self._current_resources(body.title, body.call_id).run_body(noted)
 
     @asynccontextmanager

@@ -83,9 +83,9 @@ class NotBegunError(EngineError):
 class HostProxy:
     """Engine's object for one Ray actor: starts it, runs function calls in it, and ends it; used in one event loop."""
 
-    def __init__(self, title: str, terms: RayOptions) -> None:
+    def __init__(self, title: str, options: RayOptions) -> None:
         self._title = title
-        self._terms = terms
+        self._options = options
         self._loop = LoopHandle()
         self._numbers = itertools.count(1)
         # Why it has ended or is being ended; set once, and never cleared.
@@ -112,14 +112,14 @@ class HostProxy:
 
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""
-        is_lacking = patience is not None and await run_sync(missing_resources, self._terms) is not None
+        is_lacking = patience is not None and await run_sync(missing_resources, self._options) is not None
         self._began = anyio.current_time()
         try:
             # Without Ray's retries: it cannot know whether a body may run twice.
             host_class = ray.remote(Host).options(
-                max_restarts=0, max_task_retries=0, max_concurrency=_MAX_CONCURRENCY, **self._terms.ray_options()
+                max_restarts=0, max_task_retries=0, max_concurrency=_MAX_CONCURRENCY, **self._options.ray_options()
             )
-            self._actor = await run_sync(host_class.remote, self._terms.max_result)
+            self._actor = await run_sync(host_class.remote, self._options.max_result)
         except (TypeError, ValueError) as error:
             raise ActorStartError(self._title, f"Ray refuses an option: {error}", is_permanent=True) from error
         try:
@@ -139,7 +139,7 @@ class HostProxy:
                     await answered.wait()
                 if room_patience is None or answered.is_set():
                     continue
-                if (missing_resource := await run_sync(missing_resources, self._terms)) is None:
+                if (missing_resource := await run_sync(missing_resources, self._options)) is None:
                     room_patience = None
                 elif anyio.current_time() - started_at >= room_patience:
                     raise NoRoomError(missing_resource)
@@ -176,7 +176,7 @@ class HostProxy:
     @property
     def is_expected(self) -> bool:
         """`True` if the Ray actor lives and has started, or may still start within `start_timeout`."""
-        is_starting = anyio.current_time() - self._began < self._terms.start_timeout
+        is_starting = anyio.current_time() - self._began < self._options.start_timeout
         return self.is_alive and (self.has_started or is_starting)
 
     # Calls.
@@ -221,7 +221,7 @@ class HostProxy:
 
     async def _end_call(self, number: int, call: OpenCall[Event], body: Body, on_end: Callable[[], object]) -> None:
         """Cancel a function call; if the call does not end within its grace, end the Ray actor. Never raises."""
-        grace = self._terms.grace if body.grace is None else min(body.grace, self._terms.grace)
+        grace = self._options.grace if body.grace is None else min(body.grace, self._options.grace)
         try:
             if not call.is_sent:
                 self._calls.pop(number, None)

@@ -52,11 +52,11 @@ class Confine:
 
     def __post_init__(self) -> None:
         for name in ("read", "write", "modules"):
-            value: Any = getattr(self, name)
-            if isinstance(value, str | bytes | os.PathLike) or not isinstance(value, Iterable):
-                raise TypeError(f"{name}={value!r} is no list of paths")
-            resolved: list[str] = []
-            for path in value:
+            paths: Any = getattr(self, name)
+            if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
+                raise TypeError(f"{name}={paths!r} is no list of paths")
+            resolved_paths: list[str] = []
+            for path in paths:
                 if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
                     raise TypeError(f"{name} has {path!r}, which is no path")
                 if not Path(path).exists():
@@ -64,8 +64,8 @@ class Confine:
                         f"{name} has {os.fspath(path)!r}, which is not there; a confined worker cannot get it later"
                     )
                 # Links are resolved now: the meaning of a path is fixed before any untrusted code runs.
-                resolved.append(os.path.realpath(path))
-            object.__setattr__(self, name, tuple(resolved))
+                resolved_paths.append(os.path.realpath(path))
+            object.__setattr__(self, name, tuple(resolved_paths))
         for name in ("network", "processes", "reuse"):
             if not isinstance(getattr(self, name), bool):
                 raise TypeError(f"{name}={getattr(self, name)!r} is neither True nor False")

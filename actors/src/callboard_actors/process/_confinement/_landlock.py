@@ -66,35 +66,35 @@ def version() -> int:
         return 0
 
 
-def rule(path: str, rights: int) -> Rule:
+def open_rule(path: str, rights: int) -> Rule:
     """Open a path, and return the rule that grants the access rights `rights` to the path."""
     flags = os.O_CLOEXEC
     if sys.platform == "linux":  # for type checkers; this module is used on Linux only
         flags |= os.O_PATH
     fd = os.open(path, flags)
     # Checked after opening: the descriptor, unlike a path, cannot be redirected any more.
-    now = str(Path(f"/proc/self/fd/{fd}").readlink())
-    if now != path:
+    actual_path = str(Path(f"/proc/self/fd/{fd}").readlink())
+    if actual_path != path:
         os.close(fd)
-        raise OSError(f"{path} leads to {now} now")
+        raise OSError(f"{path} leads to {actual_path} now")
     return Rule(fd, rights if stat.S_ISDIR(os.fstat(fd).st_mode) else rights & _OF_A_FILE)
 
 
-def restrict(rules: Iterable[Rule], at_version: int, *, network: bool) -> None:
+def restrict_process(rules: Iterable[Rule], landlock_version: int, *, network: bool) -> None:
     """Restrict this process and its descendants for ever to files with a rule, and forbid TCP unless `network`."""
     # An encoded `struct landlock_ruleset_attr` with all restrictions that this Landlock version supports. The kernel
     # rejects unknown bits, so each version gets exactly the rights that it knows. Version 5 adds ioctl on devices.
-    ruleset = struct.pack("=Q", (1 << (16 if at_version >= 5 else 15)) - 1)
-    if at_version >= 4:
+    ruleset = struct.pack("=Q", (1 << (16 if landlock_version >= 5 else 15)) - 1)
+    if landlock_version >= 4:
         ruleset += struct.pack("=Q", 0 if network else _TCP)
-    if at_version >= SIGNALS:
+    if landlock_version >= SIGNALS:
         ruleset += struct.pack("=Q", _SCOPES)
     fd = syscall(_LIBRARY, _CREATE_RULESET, ruleset, ctypes.c_size_t(len(ruleset)), ctypes.c_uint(0))
     try:
         # Everything that the attributes name is refused; each rule grants rights again.
         for rule in rules:
-            beneath = struct.pack("=Qi", rule.rights, rule.fd)
-            syscall(_LIBRARY, _ADD_RULE, fd, _PATH_BENEATH, beneath, ctypes.c_uint(0))
+            path_rule = struct.pack("=Qi", rule.rights, rule.fd)
+            syscall(_LIBRARY, _ADD_RULE, fd, _PATH_BENEATH, path_rule, ctypes.c_uint(0))
         syscall(_LIBRARY, _RESTRICT_SELF, fd, ctypes.c_uint(0))
     finally:
         os.close(fd)

@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
 
-_SYSTEM: Final = (
+_SYSTEM_PATHS: Final = (
     "/lib",
     "/lib32",
     "/lib64",
@@ -24,21 +24,21 @@ _SYSTEM: Final = (
     "/dev/urandom",
     "/dev/random",
 )
-_RESOLVER: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
+_RESOLVER_FILES: Final = ("/etc/hosts", "/etc/resolv.conf", "/etc/nsswitch.conf", "/etc/host.conf", "/etc/gai.conf")
 
 
 def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool) -> set[str]:
     """Return the existing paths that confined workers may read, including `modules`; resolve symbolic links."""
     # Without `sys.path`: the script's folder, `PYTHONPATH` and editable installations contain a program's own files,
     # which may be secrets.
-    readable = [*_SYSTEM, sys.executable, str(Path(sys.prefix, "pyvenv.cfg"))]
+    readable = [*_SYSTEM_PATHS, sys.executable, str(Path(sys.prefix, "pyvenv.cfg"))]
     readable += [os.fspath(path) for path in modules]
     readable += [sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")]
     readable += [sysconfig.get_path(name, vars={"base": sys.base_prefix}) for name in ("stdlib", "platstdlib")]
     # Folders of installed packages. `getsitepackages` also returns folders that this interpreter does not use.
-    used = {os.path.realpath(entry) for entry in sys.path if entry}
+    import_folders = {os.path.realpath(entry) for entry in sys.path if entry}
     site_packages = [*site.getsitepackages(), site.getusersitepackages()]
-    readable += [path for path in site_packages if os.path.realpath(path) in used]
+    readable += [path for path in site_packages if os.path.realpath(path) in import_folders]
     # The loaded shared libraries: below the interpreter's `lib`, the whole folder of a library. Other folders stay
     # closed: an extension module of the program may lie beside its `.env`.
     folders = [os.path.realpath(Path(prefix, "lib")) for prefix in (sys.prefix, sys.base_prefix)]
@@ -50,9 +50,10 @@ def always_readable(modules: Iterable[str | os.PathLike[str]], *, network: bool)
     if network:
         import ssl
 
-        paths = ssl.get_default_verify_paths()
+        certificates = ssl.get_default_verify_paths()
         # TLS needs the certificates of authorities, and names are resolved by the system's configuration.
-        readable += [*_RESOLVER, paths.cafile or "", paths.capath or "", paths.openssl_capath]
+        readable += _RESOLVER_FILES
+        readable += [certificates.cafile or "", certificates.capath or "", certificates.openssl_capath]
     return {os.path.realpath(path) for path in readable if path and Path(path).exists()}
 
 

@@ -75,19 +75,19 @@ NEWEST: Final = 462
 """Highest system call number known here. The filter refuses higher numbers with ENOSYS, lower numbers with EPERM."""
 
 
-def always(machine: str) -> dict[str, int]:
+def always_allowed(machine: str) -> dict[str, int]:
     """Return the system calls that the filter always allows, as a mapping from name to number."""
     # The objects of these calls are protected by Landlock or by the filtering of other calls.
-    return _parse(_ALWAYS, machine)
+    return _parse_numbers(_ALWAYS, machine)
 
 
-def conditional(machine: str) -> dict[str, int]:
+def conditionally_allowed(machine: str) -> dict[str, int]:
     """Return the system calls that the filter allows only under conditions, as a mapping from name to number."""
-    return _parse(_CONDITIONAL, machine)
+    return _parse_numbers(_CONDITIONAL, machine)
 
 
 @cache
-def _parse(text: str, machine: str) -> dict[str, int]:
+def _parse_numbers(text: str, machine: str) -> dict[str, int]:
     column = 1 + MACHINES.index(machine)
     lines = (entry for entry in text.splitlines() if not entry.strip().startswith("#"))
     rows = [row.split() for entry in lines for row in entry.split(";") if row.strip()]
@@ -100,13 +100,14 @@ _PR_SET_NO_NEW_PRIVS: Final = 38
 _PR_SET_SECCOMP: Final = 22
 _MODE_FILTER: Final = 2
 
-_AUDIT: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+_AUDIT_ARCHITECTURES: Final = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 _X32: Final = 0x40000000
 """First number of the x32 ABI of x86_64, which repeats the system calls under other numbers."""
 
 # Opcodes of classic BPF: load a field of `struct seccomp_data`, mask, conditional jumps, return a verdict.
 _LOAD: Final = 0x20
 _AND: Final = 0x54
+_JUMP: Final = 0x05
 _EQUAL: Final = 0x15
 _AT_LEAST: Final = 0x35
 _RETURN: Final = 0x06
@@ -114,8 +115,18 @@ _ALLOW: Final = 0x7FFF0000
 _KILL: Final = 0x80000000
 _FAIL: Final = 0x00050000
 
-_NUMBER_AT: Final = 0
-_MACHINE_AT: Final = 4
+_NUMBER_OFFSET: Final = 0
+_MACHINE_OFFSET: Final = 4
+_ARGUMENTS_OFFSET: Final = 16
+
+# Families, types and option level of sockets.
+_AF_UNIX: Final = 1
+_AF_INET: Final = 2
+_AF_INET6: Final = 10
+_SOCK_STREAM: Final = 1
+_SOCK_DGRAM: Final = 2
+_SOCK_TYPE_MASK: Final = 0xF
+_SOL_SOCKET: Final = 1
 
 _CLONE_THREAD: Final = 0x10000
 _CLONE_ESCAPES: Final = 0x7E020000 | 0x8000 | 0x2000
@@ -145,7 +156,7 @@ _PRCTLS: Final = (2, 3, 15, 16, 21, 23, 38, 39, 41, 42, 50, 51, 54, 55, 56, 0x53
 
 
 @dataclass(frozen=True, slots=True)
-class Test:
+class ArgumentTest:
     """Condition on one argument of a system call: the argument, masked with `mask`, equals one of `values`."""
 
     argument: int
@@ -153,16 +164,18 @@ class Test:
     mask: int = 0xFFFFFFFF
 
 
-_Alternatives = tuple[tuple[Test, ...], ...]
+_Alternatives = tuple[tuple[ArgumentTest, ...], ...]
 """Conditions of a system call. It is allowed if all tests of at least one alternative hold."""
 
 
-def _only(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
-    return ((Test(argument, values, mask),),)
+def _argument_is(argument: int, *values: int, mask: int = 0xFFFFFFFF) -> _Alternatives:
+    return ((ArgumentTest(argument, values, mask),),)
 
 
-_FREELY: Final[_Alternatives] = ((),)
-_PRETENDED: Final[Mapping[str, _Alternatives]] = {"setsockopt": ((Test(1, (1,)), Test(2, _BUFFER_SIZES)),)}
+_WITHOUT_CONDITION: Final[_Alternatives] = ((),)
+_PRETENDED_SUCCESSES: Final[Mapping[str, _Alternatives]] = {
+    "setsockopt": ((ArgumentTest(1, (_SOL_SOCKET,)), ArgumentTest(2, _BUFFER_SIZES)),)
+}
 """System calls that do nothing and report success, with their conditions."""
 
 
@@ -176,81 +189,99 @@ class Allowed:
     """`True` if signals to any process id are allowed, because Landlock restricts signals to the sandbox."""
 
 
-def program(machine: str, pid: int, allowed: Allowed) -> bytes:
+def encode_filter(machine: str, pid: int, allowed: Allowed) -> bytes:
     """Return the filter for the process with the id `pid`, encoded as an array of `struct sock_filter`."""
-    numbers = conditional(machine)
-    code = [_beginning(machine)]
-    for name, alternatives in _conditions(pid, allowed).items():
-        if name in numbers:
+    numbers_by_name = conditionally_allowed(machine)
+    instructions = [_common_beginning(machine)]
+    for name, alternatives in _conditions_by_call(pid, allowed).items():
+        if name in numbers_by_name:
             block: list[bytes] = []
-            for tests in alternatives:
-                block += _all_hold(tests, _ALLOW)
-            for tests in _PRETENDED.get(name, ()):
-                block += _all_hold(tests, _FAIL)  # with error number 0, which the caller sees as success
-            block.append(_op(_RETURN, _FAIL | errno.EPERM))
-            code += [_op(_EQUAL, numbers[name], 0, len(block)), *block]
-    code += [_op(_AT_LEAST, NEWEST + 1, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]
-    return b"".join([*code, _op(_RETURN, _FAIL | errno.EPERM)])
+            for argument_tests in alternatives:
+                block += _return_if_all_hold(argument_tests, _ALLOW)
+            for argument_tests in _PRETENDED_SUCCESSES.get(name, ()):
+                # A failure with error number 0, which the caller sees as success.
+                block += _return_if_all_hold(argument_tests, _FAIL)
+            block.append(_bpf(_RETURN, _FAIL | errno.EPERM))
+            instructions += [_bpf(_EQUAL, numbers_by_name[name], 0, len(block)), *block]
+    instructions += [_bpf(_AT_LEAST, NEWEST + 1, 0, 1), _bpf(_RETURN, _FAIL | errno.ENOSYS)]
+    return b"".join([*instructions, _bpf(_RETURN, _FAIL | errno.EPERM)])
 
 
 @cache
-def _beginning(machine: str) -> bytes:
+def _common_beginning(machine: str) -> bytes:
     """Return the first instructions of the filter: its largest part, which is the same for every process."""
     # First the architecture: under another one, the same numbers are other calls. A 32-bit call kills the process.
-    code = [_op(_LOAD, _MACHINE_AT), _op(_EQUAL, _AUDIT[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER_AT)]
+    instructions = [
+        _bpf(_LOAD, _MACHINE_OFFSET),
+        _bpf(_EQUAL, _AUDIT_ARCHITECTURES[machine], 1, 0),
+        _bpf(_RETURN, _KILL),
+        _bpf(_LOAD, _NUMBER_OFFSET),
+    ]
     if machine == "x86_64":
-        code += [_op(_AT_LEAST, _X32, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]
-    for number in always(machine).values():
-        code += [_op(_EQUAL, number, 0, 1), _op(_RETURN, _ALLOW)]
+        instructions += [_bpf(_AT_LEAST, _X32, 0, 1), _bpf(_RETURN, _FAIL | errno.ENOSYS)]
+    for number in always_allowed(machine).values():
+        instructions += [_bpf(_EQUAL, number, 0, 1), _bpf(_RETURN, _ALLOW)]
     # Its flags lie behind a pointer. ENOSYS makes libc use `clone`, and the filter checks its flags.
-    clone3 = conditional(machine)["clone3"]
-    return b"".join([*code, _op(_EQUAL, clone3, 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)])
+    clone3 = conditionally_allowed(machine)["clone3"]
+    return b"".join([*instructions, _bpf(_EQUAL, clone3, 0, 1), _bpf(_RETURN, _FAIL | errno.ENOSYS)])
 
 
-def _conditions(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
-    oneself = (0, pid)
+def _conditions_by_call(pid: int, allowed: Allowed) -> Mapping[str, _Alternatives]:
+    own_process = (0, pid)  # these calls accept 0 for the calling process
     conditions: dict[str, _Alternatives] = {
         # Threads only, and in no new namespace.
-        "clone": _only(0, _CLONE_THREAD, mask=_CLONE_THREAD | _CLONE_ESCAPES),
+        "clone": _argument_is(0, _CLONE_THREAD, mask=_CLONE_THREAD | _CLONE_ESCAPES),
         # Stream pairs only: an unconnected or a datagram socket could be connected to any UNIX socket.
-        "socketpair": ((Test(0, (1,)), Test(1, (1,), 0xF)),),
-        "setsockopt": ((Test(1, _PROTOCOLS),), (Test(1, (1,)), Test(2, _SOCKET_OPTIONS))),
-        "fcntl": _only(1, *_FCNTLS),
-        "ioctl": _only(1, *_IOCTLS),
-        "prctl": _only(0, *_PRCTLS),
-        "prlimit64": _only(0, *oneself),
-        "setpriority": ((Test(0, (0,)), Test(1, oneself)),),
-        **dict.fromkeys(("sched_setaffinity", "sched_setscheduler", "sched_setparam"), _only(0, *oneself)),
+        "socketpair": ((ArgumentTest(0, (_AF_UNIX,)), ArgumentTest(1, (_SOCK_STREAM,), _SOCK_TYPE_MASK)),),
+        "setsockopt": (
+            (ArgumentTest(1, _PROTOCOLS),),
+            (ArgumentTest(1, (_SOL_SOCKET,)), ArgumentTest(2, _SOCKET_OPTIONS)),
+        ),
+        "fcntl": _argument_is(1, *_FCNTLS),
+        "ioctl": _argument_is(1, *_IOCTLS),
+        "prctl": _argument_is(0, *_PRCTLS),
+        "prlimit64": _argument_is(0, *own_process),
+        "setpriority": ((ArgumentTest(0, (0,)), ArgumentTest(1, own_process)),),
+        **dict.fromkeys(("sched_setaffinity", "sched_setscheduler", "sched_setparam"), _argument_is(0, *own_process)),
         # Only to the process itself, unless Landlock confines signals.
-        **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), _only(0, pid)),
+        **dict.fromkeys(("kill", "tgkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"), _argument_is(0, pid)),
     }
-    free: list[str] = []
+    unconditional: list[str] = []
     if allowed.signals:
-        free += ["kill", "tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo", "pidfd_open", "pidfd_send_signal"]
+        unconditional += ["kill", "tgkill", "tkill", "rt_sigqueueinfo", "rt_tgsigqueueinfo"]
+        unconditional += ["pidfd_open", "pidfd_send_signal"]
     if allowed.processes:
-        conditions["clone"] = _only(0, 0, mask=_CLONE_ESCAPES)
-        free += ["fork", "vfork", "execve", "execveat", "setsid", "setpgid"]
+        conditions["clone"] = _argument_is(0, 0, mask=_CLONE_ESCAPES)
+        unconditional += ["fork", "vfork", "execve", "execveat", "setsid", "setpgid"]
     if allowed.network:
-        conditions["socket"] = ((Test(0, (2, 10)), Test(1, (1, 2), 0xF)),)
-        free += ["connect", "bind", "listen", "accept", "accept4"]
-    return conditions | dict.fromkeys(free, _FREELY)
+        families, types = (_AF_INET, _AF_INET6), (_SOCK_STREAM, _SOCK_DGRAM)
+        conditions["socket"] = ((ArgumentTest(0, families), ArgumentTest(1, types, _SOCK_TYPE_MASK)),)
+        unconditional += ["connect", "bind", "listen", "accept", "accept4"]
+    return conditions | dict.fromkeys(unconditional, _WITHOUT_CONDITION)
 
 
-def _all_hold(tests: Iterable[Test], verdict: int) -> list[bytes]:
+def _return_if_all_hold(argument_tests: Iterable[ArgumentTest], verdict: int) -> list[bytes]:
     """Return instructions that end the filter with `verdict` if all tests hold."""
     # Otherwise, the filter continues with the instruction after them.
-    code = [_op(_RETURN, verdict)]
-    for test in reversed(tuple(tests)):
-        # A matching value jumps over the values after it, and over the jump that leaves the block.
-        count = len(test.values)
-        values = [_op(_EQUAL, value, count - index, 0) for index, value in enumerate(test.values)]
-        argument = 16 + 8 * test.argument  # offset of the lower 32 bits, which are enough for the arguments tested here
-        code = [_op(_LOAD, argument), _op(_AND, test.mask), *values, _op(0x05, len(code)), *code]
-    return code
+    instructions = [_bpf(_RETURN, verdict)]
+    for test in reversed(tuple(argument_tests)):
+        # A matching value jumps over the comparisons after it, and over the jump that leaves the block.
+        value_count = len(test.values)
+        comparisons = [_bpf(_EQUAL, value, value_count - index, 0) for index, value in enumerate(test.values)]
+        # Offset of the lower 32 bits, which are enough for the arguments tested here.
+        argument_offset = _ARGUMENTS_OFFSET + 8 * test.argument
+        instructions = [
+            _bpf(_LOAD, argument_offset),
+            _bpf(_AND, test.mask),
+            *comparisons,
+            _bpf(_JUMP, len(instructions)),
+            *instructions,
+        ]
+    return instructions
 
 
-def _op(code: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
-    return struct.pack("=HBBI", code, if_true, if_false, value)
+def _bpf(opcode: int, value: int, if_true: int = 0, if_false: int = 0) -> bytes:
+    return struct.pack("=HBBI", opcode, if_true, if_false, value)
 
 
 class _Program(ctypes.Structure):
@@ -264,6 +295,6 @@ def take_no_new_privileges() -> None:
     prctl(_PR_SET_NO_NEW_PRIVS, 1)
 
 
-def install(code: bytes) -> None:
+def install_filter(encoded_filter: bytes) -> None:
     """Install an encoded seccomp filter for this process and its descendants; it cannot be removed again."""
-    prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(code) // 8, code)))
+    prctl(_PR_SET_SECCOMP, _MODE_FILTER, ctypes.byref(_Program(len(encoded_filter) // 8, encoded_filter)))

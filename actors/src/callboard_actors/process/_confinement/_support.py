@@ -7,7 +7,7 @@ import sys
 
 from callboard_actors.process._confinement import _landlock
 from callboard_actors.process._confinement._confine import CannotConfineError, Confine
-from callboard_actors.process._confinement._confinement import Confinement, why_not
+from callboard_actors.process._confinement._confinement import Confinement, reason_not_enforceable
 
 _TIMEOUT = 10.0
 
@@ -27,18 +27,19 @@ def checks() -> list[Row]:
     return [tuple(row) for row in json.loads(done.stdout)]
 
 
-def _results() -> list[Row]:
+def _check_rows() -> list[Row]:
     if platform.system() != "Linux":
         return [("Confine(...)", "absent", f"confines on Linux only, and this is {platform.system()}", "")]
-    landlock = _landlock.version()
-    no_filter = None
+    landlock_version = _landlock.version()
+    rehearsal_error = None
     try:
         Confinement(Confine()).rehearse()
     except CannotConfineError as error:
-        no_filter = str(error)
+        rehearsal_error = str(error)
+    version_error = reason_not_enforceable(Confine(), landlock_version)
     return [
-        _row("Landlock", f"version {landlock}", why_not(Confine(), landlock), "use Linux 6.2 or later"),
-        _row("seccomp", "a process confined itself", no_filter, "use Linux 6.2 or later, on x86_64 or aarch64"),
+        _row("Landlock", f"version {landlock_version}", version_error, "use Linux 6.2 or later"),
+        _row("seccomp", "a process confined itself", rehearsal_error, "use Linux 6.2 or later, on x86_64 or aarch64"),
     ]
 
 
@@ -47,4 +48,4 @@ def _row(name: str, value: str, reason: str | None, remedy: str) -> Row:
 
 
 if __name__ == "__main__":
-    print(json.dumps(_results()))  # noqa: T201 (for the process that started this one)
+    print(json.dumps(_check_rows()))  # noqa: T201 (for the process that started this one)
