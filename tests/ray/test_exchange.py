@@ -24,7 +24,7 @@ from ray.exceptions import ActorDiedError
 import callboard
 from callboard.extend import Body, EngineError
 from callboard_actors.ray import _host_proxy
-from callboard_actors.ray._host import LONGEST_BATCH, Host
+from callboard_actors.ray._host import MAX_BATCH_BYTES, Host
 from callboard_actors.ray._host_proxy import HostProxy
 
 pytestmark = [pytest.mark.real_clock, pytest.mark.backends("asyncio", "trio"), pytest.mark.hangs_after(60)]
@@ -66,7 +66,10 @@ class _FakeActor:
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve(started)))
         self._thread.start()
         self._loop, self._host = started.result()
-        self.hello, self.exchange = _Method(self, self._host.hello), _Method(self, self._host.exchange)
+        self.report_versions, self.exchange = (
+            _Method(self, self._host.report_versions),
+            _Method(self, self._host.exchange),
+        )
 
     async def _serve(self, started: "Future[tuple[asyncio.AbstractEventLoop, Host]]") -> None:
         started.set_result((asyncio.get_running_loop(), Host(max_result=10**7)))
@@ -125,11 +128,11 @@ async def proxy(actor: _FakeActor, monkeypatch: pytest.MonkeyPatch) -> AsyncIter
             return actor
 
     monkeypatch.setattr(_host_proxy.ray, "remote", lambda _: Make())
-    terms = RayOptions(
+    options = RayOptions(
         workers=1, concurrency=100, cpus=1, gpus=0, memory=None, grace=5.0,
         max_result=10**7, start_timeout=10, patience=10,
     )  # fmt: skip
-    proxy = HostProxy("a test", terms)
+    proxy = HostProxy("a test", options)
     await proxy.start()
     yield proxy
     await proxy.end("the test is over")
@@ -229,14 +232,14 @@ async def test_a_function_is_sent_once_and_again_after_it_was_forgotten(
     exchange = actor.exchange.remote
 
     def count(batch: Any) -> _Ref:
-        function_counts.append(len(batch.functions))
+        function_counts.append(len(batch.function_pickles))
         return exchange(batch)
 
     monkeypatch.setattr(actor.exchange, "remote", count)
     for number in [*range(len(functions)), 5, 5, len(functions) - 1]:
         assert await proxy.run_body(Body(fn=functions[number], title="fresh")) == number
     host: Any = actor._host
-    assert len(host._functions._pickles) <= _host_proxy._MAX_FUNCTIONS
+    assert len(host._functions._pickles_by_digest) <= _host_proxy._MAX_FUNCTIONS
     assert sum(function_counts) == len(functions) + 1, "function 5 was forgotten, and is sent once more"
 
 
@@ -256,22 +259,22 @@ async def test_large_results_do_not_share_an_answer(
 ) -> None:
     """Otherwise an answer could have the size of all results of a Ray actor together."""
     sizes: list[int] = []
-    receive = HostProxy._receive
+    receive = HostProxy._receive_answer
 
     def weigh(self: HostProxy, future: Future[Any]) -> None:
         if future.exception() is None:
             sizes.append(sum(len(reply[1]) for _, _, reply in future.result().news if reply is not None))
         receive(self, future)
 
-    monkeypatch.setattr(HostProxy, "_receive", weigh)
+    monkeypatch.setattr(HostProxy, "_receive_answer", weigh)
 
     async def run() -> None:
-        assert len(await proxy.run_body(Body(fn=large, args=(LONGEST_BATCH,), title="large"))) == LONGEST_BATCH
+        assert len(await proxy.run_body(Body(fn=large, args=(MAX_BATCH_BYTES,), title="large"))) == MAX_BATCH_BYTES
 
     async with anyio.create_task_group() as group:
         for _ in range(10):
             group.start_soon(run)
-    assert max(sizes) < 2 * LONGEST_BATCH
+    assert max(sizes) < 2 * MAX_BATCH_BYTES
 
 
 async def test_calls_that_were_not_sent_have_not_begun_when_the_ray_actor_is_lost(
@@ -305,7 +308,7 @@ class _FakeHost:
 
     failures: ClassVar[list[ActorStartError]] = []
 
-    def __init__(self, title: str, terms: RayOptions) -> None:
+    def __init__(self, title: str, options: RayOptions) -> None:
         self.has_started = False
         self.lost = anyio.Event()
 
@@ -333,11 +336,11 @@ class _FakeHost:
 def _crew_of(monkeypatch: pytest.MonkeyPatch) -> _engine.Crew:
     monkeypatch.setattr(_engine, "HostProxy", _FakeHost)
     monkeypatch.setattr(_engine, "disconnect", lambda: None)
-    terms = RayOptions(
+    options = RayOptions(
         workers=1, concurrency=1, cpus=1, gpus=0, memory=None, grace=1, max_result=1,
         start_timeout=10, patience=10,
     )  # fmt: skip
-    return _engine.Crew(terms, lambda: None)
+    return _engine.Crew(options, lambda: None)
 
 
 @pytest.mark.real_clock

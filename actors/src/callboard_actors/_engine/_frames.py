@@ -24,7 +24,7 @@ MAX_EVENT: Final = 64 * 1024
 """Largest size of one event, in bytes."""
 
 
-def versions() -> dict[str, str]:
+def current_versions() -> dict[str, str]:
     """Return the versions of callboard and Python, which must be equal in this process and in a worker."""
     return {"callboard": version("callboard"), "python": "{}.{}".format(*sys.version_info)}
 

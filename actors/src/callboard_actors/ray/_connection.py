@@ -15,45 +15,45 @@ from callboard import ActorStartError
 from callboard_actors._util._loopback import is_loopback
 from callboard_actors.ray._options import RayOptions
 
-_PLACE = re.compile(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)")
-_TO_ANSWER = 10.0
+_ADDRESS_PATTERN = re.compile(r"(?:ray://)?(?P<host>[^/]+):(?P<port>\d+)")
+_CONNECT_TIMEOUT = 10.0
 """Seconds for the cluster's head node to accept a TCP connection."""
 _TOKEN_FILE = Path("~/.ray/auth_token")
 """File in which Ray looks for its token if no environment variable names it."""
 
 # Ray has one connection per process. The lock guards the three variables: engines connect in worker threads.
 _lock = threading.Lock()
-_users = 0
+_user_count = 0
 _address: str | None = None
 # False if the program itself called `ray.init`: then the connection is never closed here.
-_is_ours = False
+_is_opened_here = False
 
 
 def connect(address: str | None) -> None:
     """Connect this process to Ray, or share the existing connection; block the thread until Ray is connected."""
-    global _users, _address, _is_ours
+    global _user_count, _address, _is_opened_here
     with _lock:
         if not ray.is_initialized():
             _connect(address)
-            _is_ours, _address = True, address
-        elif address not in (None, "auto", _address) and _is_ours:
+            _is_opened_here, _address = True, address
+        elif address not in (None, "auto", _address) and _is_opened_here:
             raise ActorStartError(
                 "RayEngine",
                 f"this process is connected to Ray at {_address!r} already, not at {address!r}",
                 is_permanent=True,
             )
         # Last: an engine that failed to connect must not call `disconnect`.
-        _users += 1
+        _user_count += 1
 
 
 def _connect(address: str | None) -> None:
     target = os.environ.get("RAY_ADDRESS", address) if address == "auto" else address
-    match = None if target is None else _PLACE.fullmatch(target)
+    match = None if target is None else _ADDRESS_PATTERN.fullmatch(target)
     if match is not None:
         _check_token(match["host"], match[0])
         # `ray.init` would block for minutes if nothing listens there.
         try:
-            socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_TO_ANSWER).close()
+            socket.create_connection((match["host"].strip("[]"), int(match["port"])), timeout=_CONNECT_TIMEOUT).close()
         except OSError as error:
             raise ActorStartError("RayEngine", f"no Ray can be reached at {target!r}: {error}") from error
     # Without an address, start a local Ray: an instance that happens to run here belongs to another program.
@@ -89,13 +89,13 @@ def _check_token(host: str, address: str) -> None:
     )
     if mode == "token" and has_token:
         return
-    missing = [
+    problems = [
         *([] if mode == "token" else [f"RAY_AUTH_MODE is {mode!r}" if mode else "RAY_AUTH_MODE is not set"]),
         *([] if has_token else ["there is no token in RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token"]),
     ]
     raise ActorStartError(
         "RayEngine",
-        f"Ray at {address!r} is reached over a network without token authentication: {', and '.join(missing)}. "
+        f"Ray at {address!r} is reached over a network without token authentication: {', and '.join(problems)}. "
         "Start the cluster and this program with RAY_AUTH_MODE=token and the same token: "
         "`ray get-auth-token --generate` makes it",
         is_permanent=True,
@@ -104,11 +104,11 @@ def _check_token(host: str, address: str) -> None:
 
 def disconnect() -> None:
     """End one engine's use of the Ray connection; the last user closes a connection that an engine opened."""
-    global _users, _is_ours
+    global _user_count, _is_opened_here
     with _lock:
-        _users -= 1
-        if not _users and _is_ours:
-            _is_ours = False
+        _user_count -= 1
+        if not _user_count and _is_opened_here:
+            _is_opened_here = False
             # Blocks the thread.
             ray.shutdown()
 
@@ -116,12 +116,12 @@ def disconnect() -> None:
 def missing_resources(options: RayOptions) -> str | None:
     """Return a text that names the resources which a new Ray actor lacks; `None` if all are free. Blocks the thread."""
     # Ray has no types for these two.
-    free: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
-    total: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
-    needs = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
-    lacking = [
-        f"{name}: it needs {amount:g}, and {free.get(name, 0):g} of {total.get(name, 0):g} are free"
-        for name, amount in needs.items()
-        if amount > free.get(name, 0)
+    free_amounts: Mapping[str, Any] = ray.available_resources()  # type: ignore[no-untyped-call]
+    total_amounts: Mapping[str, Any] = ray.cluster_resources()  # type: ignore[no-untyped-call]
+    needed_amounts = {"CPU": options.cpus, "GPU": options.gpus, "memory": options.memory or 0, **options.resources}
+    shortages = [
+        f"{name}: it needs {amount:g}, and {free_amounts.get(name, 0):g} of {total_amounts.get(name, 0):g} are free"
+        for name, amount in needed_amounts.items()
+        if amount > free_amounts.get(name, 0)
     ]
-    return ", ".join(lacking) or None
+    return ", ".join(shortages) or None

@@ -22,10 +22,10 @@ from callboard_actors.ray._connection import connect, disconnect, missing_resour
 from callboard_actors.ray._host_proxy import HostProxy, NoRoomError, NotBegunError
 from callboard_actors.ray._options import RayOptions
 from callboard_actors.ray._places import Places
-from callboard_actors.ray._transfer import check, is_sync
+from callboard_actors.ray._transfer import check_picklable, is_sync_body
 
 _logger = logging.getLogger("callboard_actors.ray")
-_NAME = "RayEngine"
+_ENGINE_NAME = "RayEngine"
 _PAUSE = 0.5
 """Seconds before a Ray actor that cannot be started is tried again; doubled each time."""
 _FIRST_STARTS = 3
@@ -49,10 +49,10 @@ class Crew:
         self._host_places = Places[HostProxy](options.concurrency)
         # Ray actors of the pool, from the request to their end. Dedicated ones are not in it: their owners end them.
         self._hosts: set[HostProxy] = set()
-        self._group: TaskGroup | None = None
+        self._background_group: TaskGroup | None = None
         self._keeper_scope = anyio.CancelScope()
         # Set when all places have a Ray actor for the first time, or when one has failed for good.
-        self._is_filled = anyio.Event()
+        self._first_start_settled = anyio.Event()
         self._has_ended = anyio.Event()
         self.is_dismissed = False
         self.failure: ActorStartError | None = None
@@ -65,54 +65,56 @@ class Crew:
         except Exception as error:  # whatever it is: the caller of `async with` waits for this task
             reason = f"Ray cannot be reached: {error!r}"
             self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
-            self._end()
+            self._mark_ended()
             return
         try:
             with self._keeper_scope:
-                async with anyio.create_task_group() as self._group:
+                async with anyio.create_task_group() as self._background_group:
                     for _ in range(self._options.workers):
-                        self._group.start_soon(self._fill)
+                        self._background_group.start_soon(self._keep_host_running)
                     await anyio.sleep_forever()
         finally:
             # Not skipped by a cancellation: the number of users of the process's connection must stay correct.
             with anyio.CancelScope(shield=True):
                 await run_sync(disconnect)
-            self._end()
+            self._mark_ended()
 
-    def _end(self) -> None:
+    def _mark_ended(self) -> None:
         self.is_dismissed = True
         self._host_places.fail_waiting_bodies()
-        self._is_filled.set()
+        self._first_start_settled.set()
         self._has_ended.set()
 
     async def until_ready(self) -> None:
         """Wait until all Ray actors have started, or one has failed; raise `ActorStartError` after `start_timeout`."""
         with anyio.move_on_after(self._options.start_timeout):
-            await self._is_filled.wait()
-        if not self._is_filled.is_set():
-            missing_resource = None if self._group is None else await run_sync(missing_resources, self._options)
+            await self._first_start_settled.wait()
+        if not self._first_start_settled.is_set():
+            missing_resource = (
+                None if self._background_group is None else await run_sync(missing_resources, self._options)
+            )
             raise ActorStartError(
-                _NAME,
+                _ENGINE_NAME,
                 f"Ray did not start {self._options.workers} actors within {self._options.start_timeout:g} s; "
                 f"each needs {self._options.ray_options()} on one node"
                 + (f"; not free is {missing_resource}" if missing_resource else ""),
             )
 
-    async def _fill(self) -> None:
+    async def _keep_host_running(self) -> None:
         backoff = Backoff(_PAUSE, _LONGEST_PAUSE)
         for attempt in itertools.count(1):
             if self.is_dismissed:
                 return
-            host = HostProxy(_NAME, self._options)
+            host = HostProxy(_ENGINE_NAME, self._options)
             try:
                 await self._run_host(host)
                 backoff.reset()
             except ActorStartError as error:
                 # Until the engine is open the attempts are few, because the caller of `async with` waits for them, and
                 # other versions or a broken `runtime_env` do not change. Later ones have no limit.
-                if not self._is_filled.is_set() and (error.is_permanent or attempt >= _FIRST_STARTS):
+                if not self._first_start_settled.is_set() and (error.is_permanent or attempt >= _FIRST_STARTS):
                     self.failure = error
-                    self._is_filled.set()
+                    self._first_start_settled.set()
                     return
                 _logger.warning("a Ray actor cannot be started; it is tried again until it can: %s", error)
                 await anyio.sleep(backoff.next_pause())
@@ -125,7 +127,7 @@ class Crew:
             if not self.is_dismissed:
                 self._host_places.add(host)
             if len(self._hosts) >= self._options.workers and all(host.has_started for host in self._hosts):
-                self._is_filled.set()
+                self._first_start_settled.set()
             await host.until_ended()
         finally:
             self._hosts.discard(host)
@@ -133,7 +135,7 @@ class Crew:
             # On every path: a Ray actor that is not ended would occupy the cluster until this process exits.
             await host.end("its engine on Ray is closed")
 
-    async def take(self, body: Body, *, is_sync: bool) -> HostProxy:
+    async def take_host(self, body: Body, *, is_sync: bool) -> HostProxy:
         """Wait for a place in a Ray actor and return the Ray actor; `body` is the function call that needs it."""
         while not self.is_dismissed:
             host = self._host_places.take_nowait(is_sync=is_sync)
@@ -156,21 +158,21 @@ class Crew:
 
     async def run_body(self, body: Body) -> Any:
         """Run a function call in a Ray actor with a free place; return the call's result."""
-        sync = is_sync(body)
+        runs_sync = is_sync_body(body)
         while True:
-            host = await self.take(body, is_sync=sync)
+            host = await self.take_host(body, is_sync=runs_sync)
             with suppress(NotBegunError):  # its Ray actor was lost before anything was sent: another one takes it
-                return await host.run_body(body, partial(self._host_places.give_back, host, is_sync=sync))
+                return await host.run_body(body, partial(self._host_places.give_back, host, is_sync=runs_sync))
 
-    async def hire(self, title: str) -> HostProxy:
+    async def start_dedicated_host(self, title: str) -> HostProxy:
         """Start and return a dedicated Ray actor, which the caller must end; raise `EngineError` if it cannot start."""
         host = HostProxy(title, self._options)
         try:
             with anyio.move_on_after(self._options.start_timeout):
                 await host.start(self._options.patience)
-                assert self._group is not None
+                assert self._background_group is not None
                 # A task of the engine notices its loss, even if its owner never waits for that.
-                self._group.start_soon(host.until_ended)
+                self._background_group.start_soon(host.until_ended)
                 return host
         except NoRoomError as error:
             reason = f"the cluster has no room for its Ray actor ({error}); {_MAKE_ROOM}"
@@ -262,23 +264,25 @@ class RayEngine(OpenedEngine[Crew]):
             start_timeout=start_timeout,
             patience=patience,
         )
-        join = partial(connect, address)
-        super().__init__(lambda: Crew(self._options, join), noun="engine on Ray", task_name="callboard_actors.ray")
+        connect_to_cluster = partial(connect, address)
+        super().__init__(
+            lambda: Crew(self._options, connect_to_cluster), noun="engine on Ray", task_name="callboard_actors.ray"
+        )
 
     def check(self, fn: Callable[..., Any], /, *, title: str) -> None:
         """Raise `TypeError` for a function that cannot be pickled; `title` names it in the error."""
-        check(fn, title)
+        check_picklable(fn, title)
 
     async def run_body(self, body: Body, /) -> Any:
         """Run one function call (`body`) of a tool or actor in a Ray actor; see `callboard.Engine`."""
-        with self._operations.running(body, grace=self._options.grace) as noted:
-            return await self._current_resources(body.title, body.call_id).run_body(noted)
+        with self._operations.running(body, grace=self._options.grace) as running_body:
+            return await self._current_resources(body.title, body.call_id).run_body(running_body)
 
     @asynccontextmanager
     async def seat(self, title: str, /) -> AsyncGenerator[HostProxy]:
         """Start a dedicated Ray actor in addition to the engine's `workers`; end it after the `async with` block."""
         self._operations.check_open(title)
-        host = await self._current_resources(title).hire(title)
+        host = await self._current_resources(title).start_dedicated_host(title)
         try:
             yield host
         finally:

@@ -16,10 +16,10 @@ from inspect import iscoroutinefunction
 from typing import Any, NamedTuple
 
 from callboard.extend import attach_context
-from callboard_actors._engine._frames import Kind, encode_loss, versions
+from callboard_actors._engine._frames import Kind, current_versions, encode_loss
 from callboard_actors._engine._open_call import MAX_EVENTS
 from callboard_actors._engine._replies import Reply, encode_error, encode_result, limit_reply
-from callboard_actors.ray._transfer import Functions, dumps
+from callboard_actors.ray._transfer import ReceivedFunctions, dumps
 
 Event = dict[str, Any]
 
@@ -38,16 +38,16 @@ class SentBatch(NamedTuple):
 
     position: int
     """Position of the request in the order of all requests to this Ray actor, from 0."""
-    functions: dict[bytes, bytes]
+    function_pickles: dict[bytes, bytes]
     """Pickles of functions that the Ray actor does not have yet, by digest."""
     calls: list[SentCall]
-    cancelled: list[int]
+    cancelled_numbers: list[int]
     """Numbers of calls to cancel."""
-    forgotten: list[bytes]
+    forgotten_digests: list[bytes]
     """Digests of functions that later requests will send again before they are called."""
 
 
-class News(NamedTuple):
+class CallNews(NamedTuple):
     """Events of a call, and its reply if the call has ended."""
 
     number: int
@@ -55,23 +55,23 @@ class News(NamedTuple):
     reply: Reply | None
 
 
-class Answer(NamedTuple):
+class HostAnswer(NamedTuple):
     """Answer of a Ray actor to a request."""
 
     position: int
     """Position of the answer in the order of all answers of this Ray actor, from 0."""
-    news: list[News]
+    news: list[CallNews]
 
 
-_THREADS = 64
+_MAX_THREADS = 64
 """Number of threads for sync functions; a dedicated Ray actor may run several calls at once."""
-_WAITING_REQUESTS = 2
+_MAX_WAITING_REQUESTS = 2
 """Number of requests that wait for news. An older one is answered without news."""
 _MANY_CALLS = 20
 """Number of running calls from which an answer waits for further news."""
-_PAUSE_OF_MANY = 0.005
+_PAUSE_FOR_MANY_CALLS = 0.005
 """Seconds that an answer waits while many calls run."""
-LONGEST_BATCH = 1024 * 1024
+MAX_BATCH_BYTES = 1024 * 1024
 """Number of bytes of calls or replies after which no further one is put into the same request or answer."""
 
 
@@ -84,106 +84,112 @@ class Host:
 
     def __init__(self, max_result: int) -> None:
         self._max_result = max_result
-        self._functions = Functions()
-        self._calls: dict[int, _Call] = {}
-        self._threads = ThreadPoolExecutor(_THREADS, "callboard")
+        self._functions = ReceivedFunctions()
+        self._calls: dict[int, _RunningCall] = {}
+        self._thread_pool = ThreadPoolExecutor(_MAX_THREADS, "callboard")
         # Ray may start async methods in another order than they were called in.
         self._next_position = 0
-        self._early: dict[int, asyncio.Event] = {}
-        self._requests = deque[asyncio.Future[Answer]]()
-        self._answers = 0
-        self._with_news = dict[int, _Call]()
+        self._early_turns: dict[int, asyncio.Event] = {}
+        self._open_requests = deque[asyncio.Future[HostAnswer]]()
+        self._answer_count = 0
+        self._calls_with_news = dict[int, _RunningCall]()
         """Calls with events or replies that no answer has had yet, in their order."""
-        self._will_respond = False
+        self._will_answer = False
 
-    async def hello(self) -> dict[str, str]:
+    async def report_versions(self) -> dict[str, str]:
         """Return the versions of callboard and Python; the answer also shows that the Ray actor has started."""
-        return versions()
+        return current_versions()
 
-    async def leave(self) -> None:
+    async def exit_process(self) -> None:
         """End this process at once, with every function call that runs in it."""
         os._exit(0)
 
-    async def exchange(self, batch: SentBatch) -> Answer:
+    async def exchange(self, batch: SentBatch) -> HostAnswer:
         """Start and cancel calls, then wait for news of any call; the end of the process fails the request."""
+        # Requests are processed in the order of their positions, also if Ray starts this method in another order.
         if batch.position != self._next_position:
-            turn = self._early[batch.position] = asyncio.Event()
-            await turn.wait()
+            has_turn = self._early_turns[batch.position] = asyncio.Event()
+            await has_turn.wait()
         self._next_position += 1
-        if self._next_position in self._early:
-            self._early.pop(self._next_position).set()
-        self._functions.add(batch.functions)
+        if self._next_position in self._early_turns:
+            self._early_turns.pop(self._next_position).set()
+        self._functions.add(batch.function_pickles)
         for sent_call in batch.calls:
-            call = self._calls[sent_call.number] = _Call(sent_call, self._threads, self._max_result, self._add_news)
+            call = _RunningCall(sent_call, self._thread_pool, self._max_result, self._note_news)
+            self._calls[sent_call.number] = call
             call.start(self._functions)
-        for number in batch.cancelled:
-            if (cancelled := self._calls.get(number)) is not None:
-                cancelled.cancel()
-        self._functions.forget(batch.forgotten)
-        request: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-        self._requests.append(request)
-        if len(self._requests) > _WAITING_REQUESTS:
-            self._respond()
-        elif self._with_news:
-            self._respond_soon()
+        for number in batch.cancelled_numbers:
+            if (call_to_cancel := self._calls.get(number)) is not None:
+                call_to_cancel.cancel()
+        self._functions.forget(batch.forgotten_digests)
+        request: asyncio.Future[HostAnswer] = asyncio.get_running_loop().create_future()
+        self._open_requests.append(request)
+        if len(self._open_requests) > _MAX_WAITING_REQUESTS:
+            self._answer_requests()
+        elif self._calls_with_news:
+            self._answer_soon()
         return await request
 
-    def _add_news(self, call: "_Call") -> None:
-        self._with_news[call.number] = call
-        if self._requests:
-            self._respond_soon()
+    def _note_news(self, call: "_RunningCall") -> None:
+        self._calls_with_news[call.number] = call
+        if self._open_requests:
+            self._answer_soon()
 
-    def _respond_soon(self) -> None:
-        if self._will_respond:
+    def _answer_soon(self) -> None:
+        if self._will_answer:
             return
-        self._will_respond = True
-        # What several calls have to say shares an answer, which costs more than all of them. While many calls run, the
-        # answer waits for more; otherwise only until the end of this step of the event loop.
-        pause = _PAUSE_OF_MANY if len(self._calls) >= _MANY_CALLS else 0.0
-        asyncio.get_running_loop().call_later(pause, self._respond)
+        self._will_answer = True
+        # The news of several calls share an answer, which costs more than all of them. While many calls run, the answer
+        # waits for more news; otherwise only until the end of this step of the event loop.
+        pause = _PAUSE_FOR_MANY_CALLS if len(self._calls) >= _MANY_CALLS else 0.0
+        asyncio.get_running_loop().call_later(pause, self._answer_requests)
 
-    def _respond(self) -> None:
-        self._will_respond = False
-        while self._requests and (self._with_news or len(self._requests) > _WAITING_REQUESTS):
-            news: list[News] = []
-            size = 0
-            while self._with_news and size < LONGEST_BATCH:
-                call = self._with_news.pop(next(iter(self._with_news)))
-                news.append(News(call.number, list(call.events), call.reply))
+    def _answer_requests(self) -> None:
+        self._will_answer = False
+        while self._open_requests and (self._calls_with_news or len(self._open_requests) > _MAX_WAITING_REQUESTS):
+            news: list[CallNews] = []
+            byte_count = 0
+            while self._calls_with_news and byte_count < MAX_BATCH_BYTES:
+                call = self._calls_with_news.pop(next(iter(self._calls_with_news)))
+                news.append(CallNews(call.number, list(call.events), call.reply))
                 call.events.clear()
                 if call.reply is not None:
-                    size += len(call.reply[1])
+                    byte_count += len(call.reply[1])
                     del self._calls[call.number]
-            self._requests.popleft().set_result(Answer(self._answers, news))
-            self._answers += 1
+            self._open_requests.popleft().set_result(HostAnswer(self._answer_count, news))
+            self._answer_count += 1
 
 
-class _Call:
+class _RunningCall:
     """Function call that runs in this Ray actor: its task, its events and its reply."""
 
     def __init__(
-        self, sent_call: SentCall, threads: ThreadPoolExecutor, max_result: int, on_news: "Callable[[_Call], None]"
+        self,
+        sent_call: SentCall,
+        thread_pool: ThreadPoolExecutor,
+        max_result: int,
+        on_news: "Callable[[_RunningCall], None]",
     ) -> None:
         self.number = sent_call.number
         self.reply: Reply | None = None
         self._sent_call = sent_call
-        self._threads = threads
+        self._thread_pool = thread_pool
         self._max_result = max_result
         self._on_news = on_news
         self._loop = asyncio.get_running_loop()
         self.events = deque[Event](maxlen=MAX_EVENTS)
         """Events that were not sent yet."""
         self._task: asyncio.Task[None] | None = None
-        # While true, cancelling the task would abandon the thread, and report an end that has not happened.
+        # While true, cancelling the task would abandon the thread, and report an end of the call that has not happened.
         self._is_in_thread = False
 
-    def start(self, functions: Functions) -> None:
+    def start(self, received_functions: ReceivedFunctions) -> None:
         """Start the call in a task of its own; a function or argument that cannot be loaded is the end of the call."""
         try:
             # Here, in the order of requests: a later request may make the Ray actor forget the function.
-            function, args, kwargs = functions.load_call(self._sent_call.data)
+            function, args, kwargs = received_functions.load_call(self._sent_call.data)
         except Exception as error:
-            self._end((Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")))
+            self._finish((Kind.REFUSE, f"{type(error).__name__}: {error}".encode(errors="replace")))
             return
         self._task = self._loop.create_task(self._run(function, args, kwargs))
 
@@ -194,7 +200,7 @@ class _Call:
             # never runs.
             self._loop.call_soon(self._task.cancel)
 
-    def _end(self, reply: Reply) -> None:
+    def _finish(self, reply: Reply) -> None:
         self.reply = limit_reply(*reply, self._max_result)
         self._on_news(self)
 
@@ -205,8 +211,8 @@ class _Call:
                     value = await function(*args, **kwargs)
                 else:
                     self._is_in_thread = True
-                    call = partial(_call_in_thread, partial(function, *args, **kwargs))
-                    value = await self._loop.run_in_executor(self._threads, copy_context().run, call)
+                    run_in_context = partial(_run_in_thread, partial(function, *args, **kwargs))
+                    value = await self._loop.run_in_executor(self._thread_pool, copy_context().run, run_in_context)
                     self._is_in_thread = False
                     if isinstance(value, Coroutine):
                         value = await value
@@ -214,12 +220,12 @@ class _Call:
         except Exception as error:
             reply = encode_error(error, "Ray's worker process", dumps)
         except asyncio.CancelledError:
-            self._loop.call_soon(self._end, (Kind.LOST, b"it was cancelled"))
+            self._loop.call_soon(self._finish, (Kind.LOST, b"it was cancelled"))
             raise
         except BaseException as error:  # an exit ends the call, and not the process with the calls of others
             reply = Kind.LOST, encode_loss(f"it raised {type(error).__name__}")
         # After the events that the function has sent last, which are scheduled in the same way.
-        self._loop.call_soon(self._end, reply)
+        self._loop.call_soon(self._finish, reply)
 
     def _send_event(self, event: Event) -> None:
         # From any thread of the body; only the event loop touches the queue.
@@ -231,7 +237,7 @@ class _Call:
             self._on_news(self)
 
 
-def _call_in_thread(fn: Callable[[], Any]) -> Any:
+def _run_in_thread(fn: Callable[[], Any]) -> Any:
     try:
         return fn()
     except StopIteration as error:

@@ -22,11 +22,11 @@ from ray.exceptions import RayError
 
 from callboard import ActorStartError
 from callboard.extend import Body, EngineError, dispatch_event, inject_context
-from callboard_actors._engine._frames import versions
+from callboard_actors._engine._frames import current_versions
 from callboard_actors._engine._open_call import OpenCall
 from callboard_actors._util._own_task import run_to_end
 from callboard_actors.ray._connection import missing_resources
-from callboard_actors.ray._host import LONGEST_BATCH, Answer, Event, Host, SentBatch, SentCall
+from callboard_actors.ray._host import MAX_BATCH_BYTES, Event, Host, HostAnswer, SentBatch, SentCall
 from callboard_actors.ray._options import RayOptions
 from callboard_actors.ray._transfer import PickledBody, decode_reply, pickle_body
 
@@ -40,26 +40,28 @@ class LoopHandle:
         self._loop: Any = current_token().native_token
         self._is_trio = sniffio.current_async_library() == "trio"
 
-    def call_soon(self, fn: Callable[[], object]) -> None:
+    def call_soon(self, callback: Callable[[], object]) -> None:
         """Call a function in a later step of this event loop; called in the event loop."""
-        (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon)(fn)
+        (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon)(callback)
 
-    def when_done(self, ref: Any, fn: Callable[[Future[Any]], object]) -> None:
-        """Call `fn` in the event loop as soon as Ray has resolved an object reference."""
+    def call_when_done(self, object_ref: Any, callback: Callable[[Future[Any]], object]) -> None:
+        """Call `callback` in the event loop as soon as Ray has resolved an object reference."""
 
-        def post(future: Future[Any]) -> None:
+        def post_to_loop(future: Future[Any]) -> None:
             # In a thread of Ray, so it must not block.
             with suppress(RuntimeError):  # the loop is closed, so no task waits
-                (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon_threadsafe)(partial(fn, future))
+                (self._loop.run_sync_soon if self._is_trio else self._loop.call_soon_threadsafe)(
+                    partial(callback, future)
+                )
 
-        ref.future().add_done_callback(post)
+        object_ref.future().add_done_callback(post_to_loop)
 
 
 # The Ray actor.
 
-_CHECKS = 10
+_ROOM_CHECKS = 10
 """Number of checks for free resources in the cluster before the start of a Ray actor is given up."""
-_LEAVE_TIMEOUT = 0.5
+_EXIT_TIMEOUT = 0.5
 """Seconds that a Ray actor has to end by itself; then it is killed, for instance if a call blocks its event loop."""
 _KILL_TIMEOUT = 10.0
 """Maximum seconds to wait until Ray reports the end of a killed Ray actor."""
@@ -89,22 +91,22 @@ class HostProxy:
         self._loop = LoopHandle()
         self._numbers = itertools.count(1)
         # Why it has ended or is being ended; set once, and never cleared.
-        self._reason: str | None = None
+        self._end_reason: str | None = None
         self._actor: Any = None
-        self._began = -math.inf
+        self._start_requested_at = -math.inf
         """Time of the event loop at which the start of the Ray actor was requested."""
         self._calls: dict[int, OpenCall[Event]] = {}
-        self._known_functions: dict[bytes, None] = {}
+        self._digests_by_last_call: dict[bytes, None] = {}
         """Digests of the functions that the Ray actor has, in the order of their last calls."""
         # What the next request will send.
-        self._queue = deque[tuple[OpenCall[Event], SentCall, PickledBody]]()
-        self._cancelled: list[int] = []
+        self._unsent_calls = deque[tuple[OpenCall[Event], SentCall, PickledBody]]()
+        self._cancelled_numbers: list[int] = []
         self._will_send = False
         # While the Ray actor lives, a request is always on its way: Ray fails it when the process ends.
         self._positions = itertools.count()
-        self._requests = 0
-        self._early_answers: dict[int, Answer] = {}
-        self._next_answer = 0
+        self._open_request_count = 0
+        self._early_answers: dict[int, HostAnswer] = {}
+        self._next_answer_position = 0
         self._has_answered = anyio.Event()
         self._has_ended = anyio.Event()
         """Set when Ray has reported the end of the Ray actor."""
@@ -112,8 +114,8 @@ class HostProxy:
 
     async def start(self, patience: float | None = None) -> None:
         """Let Ray start the Ray actor, and wait until it answers; raise `NoRoomError` if the cluster has no room."""
-        is_lacking = patience is not None and await run_sync(missing_resources, self._options) is not None
-        self._began = anyio.current_time()
+        lacks_resources = patience is not None and await run_sync(missing_resources, self._options) is not None
+        self._start_requested_at = anyio.current_time()
         try:
             # Without Ray's retries: it cannot know whether a body may run twice.
             host_class = ray.remote(Host).options(
@@ -123,41 +125,42 @@ class HostProxy:
         except (TypeError, ValueError) as error:
             raise ActorStartError(self._title, f"Ray refuses an option: {error}", is_permanent=True) from error
         try:
-            replies: list[Future[dict[str, str]]] = []
-            answered = anyio.Event()
+            start_replies: list[Future[dict[str, str]]] = []
+            has_answer = anyio.Event()
 
-            def answer(future: Future[dict[str, str]]) -> None:
-                replies.append(future)
-                answered.set()
+            def record_start_reply(future: Future[dict[str, str]]) -> None:
+                start_replies.append(future)
+                has_answer.set()
 
-            self._loop.when_done(self._actor.hello.remote(), answer)
+            self._loop.call_when_done(self._actor.report_versions.remote(), record_start_reply)
             started_at = anyio.current_time()
             # `None` once room was seen: whether this actor or another one took it is unknown.
-            room_patience = patience if is_lacking else None
-            while not answered.is_set():
-                with anyio.move_on_after(math.inf if room_patience is None else room_patience / _CHECKS):
-                    await answered.wait()
-                if room_patience is None or answered.is_set():
+            room_patience = patience if lacks_resources else None
+            while not has_answer.is_set():
+                with anyio.move_on_after(math.inf if room_patience is None else room_patience / _ROOM_CHECKS):
+                    await has_answer.wait()
+                if room_patience is None or has_answer.is_set():
                     continue
                 if (missing_resource := await run_sync(missing_resources, self._options)) is None:
                     room_patience = None
                 elif anyio.current_time() - started_at >= room_patience:
                     raise NoRoomError(missing_resource)
-            ray_versions = replies[0].result()
-            for name, version in versions().items():
-                if version != ray_versions[name]:
+            cluster_versions = start_replies[0].result()
+            for name, version in current_versions().items():
+                if version != cluster_versions[name]:
                     raise ActorStartError(
                         self._title,
-                        f"the cluster has {name} {ray_versions[name]}, and here it is {version}; both have to be equal",
+                        f"the cluster has {name} {cluster_versions[name]}, and here it is {version}; "
+                        "both have to be equal",
                         is_permanent=True,
                     )
         except RayError as error:
-            if (missing := _MISSING_MODULE.search(str(error))) is None:
-                raise ActorStartError(self._title, f"Ray cannot start its actor: {text_of(error)}") from error
+            if (missing_module := _MISSING_MODULE.search(str(error))) is None:
+                raise ActorStartError(self._title, f"Ray cannot start its actor: {one_line_text(error)}") from error
             raise ActorStartError(
                 self._title,
-                f"a node of the cluster has no module {missing[1]!r}: install callboard-actors "
-                f"{versions()['callboard']} there, with its extra `ray`, or have Ray do so by "
+                f"a node of the cluster has no module {missing_module[1]!r}: install callboard-actors "
+                f"{current_versions()['callboard']} there, with its extra `ray`, or have Ray do so by "
                 "RayEngine(runtime_env={'pip': [...]})",
                 is_permanent=True,
             ) from error
@@ -165,18 +168,18 @@ class HostProxy:
             self.kill()
             raise
         # Before any body: a Ray actor in use always has a request on its way.
-        self._send()
+        self._send_requests()
         self.has_started = True
 
     @property
     def is_alive(self) -> bool:
         """`True` if the Ray actor has not ended, is not being ended and was not lost, as far as the engine knows."""
-        return self._reason is None
+        return self._end_reason is None
 
     @property
     def is_expected(self) -> bool:
         """`True` if the Ray actor lives and has started, or may still start within `start_timeout`."""
-        is_starting = anyio.current_time() - self._began < self._options.start_timeout
+        is_starting = anyio.current_time() - self._start_requested_at < self._options.start_timeout
         return self.is_alive and (self.has_started or is_starting)
 
     # Calls.
@@ -192,24 +195,24 @@ class HostProxy:
         call: OpenCall[Event] | None = None
         number = next(self._numbers)
         try:
-            pickled = pickle_body(body)
-            while self._requests >= _MAX_REQUESTS and self._reason is None:
+            pickled_body = pickle_body(body)
+            while self._open_request_count >= _MAX_REQUESTS and self._end_reason is None:
                 await self._has_answered.wait()
-            if self._reason is not None:
-                raise NotBegunError(body.title, body.call_id, self._reason, ended="unavailable")
+            if self._end_reason is not None:
+                raise NotBegunError(body.title, body.call_id, self._end_reason, ended="unavailable")
             if body.on_begin is not None:
                 body.on_begin()  # first: it starts the deadline that `inject_context()` sends along
             call = OpenCall()
-            self._queue.append((call, SentCall(number, inject_context(), pickled.data), pickled))
+            self._unsent_calls.append((call, SentCall(number, inject_context(), pickled_body.data), pickled_body))
             self._calls[number] = call
-            self._send_soon()
+            self._send_requests_soon()
             await call.deliver_events_until_over(dispatch_event)
         except BaseException:
             if call is None:
                 on_end()
             else:
                 # In a task of its own: the body is ended even if this task is cancelled by force.
-                await run_to_end(partial(self._end_call, number, call, body, on_end), "callboard_actors.ray ending")
+                await run_to_end(partial(self._cancel_call, number, call, body, on_end), "callboard_actors.ray ending")
             raise
         on_end()
         if call.reply is None:
@@ -219,17 +222,17 @@ class HostProxy:
             )
         return decode_reply(*call.reply, body)
 
-    async def _end_call(self, number: int, call: OpenCall[Event], body: Body, on_end: Callable[[], object]) -> None:
+    async def _cancel_call(self, number: int, call: OpenCall[Event], body: Body, on_end: Callable[[], object]) -> None:
         """Cancel a function call; if the call does not end within its grace, end the Ray actor. Never raises."""
         grace = self._options.grace if body.grace is None else min(body.grace, self._options.grace)
         try:
             if not call.is_sent:
                 self._calls.pop(number, None)
-                self._queue = deque(queued for queued in self._queue if queued[0] is not call)
+                self._unsent_calls = deque(queued for queued in self._unsent_calls if queued[0] is not call)
                 return
             if not call.is_over:
-                self._cancelled.append(number)
-                self._send_soon()
+                self._cancelled_numbers.append(number)
+                self._send_requests_soon()
             with anyio.move_on_after(grace):
                 await call.until_over()
             if not call.is_over:
@@ -241,55 +244,65 @@ class HostProxy:
 
     # Requests.
 
-    def _send_soon(self) -> None:
+    def _send_requests_soon(self) -> None:
         if not self._will_send:
             self._will_send = True
             # In the next step of the event loop: calls that begin in this one share a request.
-            self._loop.call_soon(self._send)
+            self._loop.call_soon(self._send_requests)
 
-    def _send(self) -> None:
+    def _send_requests(self) -> None:
         """Send all due calls and cancellations, in requests of bounded size; always keep a request on its way."""
         self._will_send = False
-        while self._reason is None and (self._queue or self._cancelled or not self._requests):
-            batch = SentBatch(next(self._positions), {}, [], self._cancelled, [])
-            self._cancelled = []
-            size = 0
-            while self._queue and size < LONGEST_BATCH:
-                call, sent_call, pickled = self._queue.popleft()
+        while self._end_reason is None:
+            if self._open_request_count and not self._unsent_calls and not self._cancelled_numbers:
+                return
+            batch = SentBatch(
+                next(self._positions),
+                function_pickles={},
+                calls=[],
+                cancelled_numbers=self._cancelled_numbers,
+                forgotten_digests=[],
+            )
+            self._cancelled_numbers = []
+            byte_count = 0
+            while self._unsent_calls and byte_count < MAX_BATCH_BYTES:
+                call, sent_call, pickled_body = self._unsent_calls.popleft()
                 call.is_sent = True
                 batch.calls.append(sent_call)
-                size += len(sent_call.data)
-                for function in pickled.functions:
-                    if function.digest in self._known_functions:
-                        del self._known_functions[function.digest]
+                byte_count += len(sent_call.data)
+                for pickled_function in pickled_body.functions:
+                    digest = pickled_function.digest
+                    if digest in self._digests_by_last_call:
+                        del self._digests_by_last_call[digest]
                     else:
-                        batch.functions[function.digest] = function.data
-                        size += len(function.data)
-                    self._known_functions[function.digest] = None
-            while len(self._known_functions) > _MAX_FUNCTIONS:
-                digest = next(iter(self._known_functions))
-                del self._known_functions[digest]
-                batch.forgotten.append(digest)
-            self._requests += 1
+                        batch.function_pickles[digest] = pickled_function.data
+                        byte_count += len(pickled_function.data)
+                    # At the end, in either case: the first digest is that of the function that was called longest ago.
+                    self._digests_by_last_call[digest] = None
+            while len(self._digests_by_last_call) > _MAX_FUNCTIONS:
+                oldest_digest = next(iter(self._digests_by_last_call))
+                del self._digests_by_last_call[oldest_digest]
+                batch.forgotten_digests.append(oldest_digest)
+            self._open_request_count += 1
             try:
-                self._loop.when_done(self._actor.exchange.remote(batch), self._receive)
+                self._loop.call_when_done(self._actor.exchange.remote(batch), self._receive_answer)
             except Exception as error:  # such as a connection that the program itself has closed
-                self.kill(f"its Ray actor cannot be reached: {text_of(error)}")
+                self.kill(f"its Ray actor cannot be reached: {one_line_text(error)}")
 
-    def _receive(self, future: Future[Any]) -> None:
+    def _receive_answer(self, future: Future[Any]) -> None:
         """Process the answer to a request, or the end of the Ray actor, in the event loop."""
-        self._requests -= 1
+        self._open_request_count -= 1
         try:
-            answer: Answer = future.result()
+            record_start_reply: HostAnswer = future.result()
         except Exception as error:
             # After the loss of a connection the process may live on, and its bodies with it: so it is killed.
-            self.kill(f"its Ray actor is lost: {text_of(error)}")
+            self.kill(f"its Ray actor is lost: {one_line_text(error)}")
             self._has_ended.set()
             return
-        self._early_answers[answer.position] = answer
+        self._early_answers[record_start_reply.position] = record_start_reply
         # Large answers take longer on their way, and may be overtaken.
-        while (answer_in_turn := self._early_answers.pop(self._next_answer, None)) is not None:
-            self._next_answer += 1
+        while (answer_in_turn := self._early_answers.pop(self._next_answer_position, None)) is not None:
+            self._next_answer_position += 1
             for number, events, reply in answer_in_turn.news:
                 # `None` after the loss of the Ray actor: its calls have ended already.
                 if (call := self._calls.get(number)) is not None:
@@ -300,43 +313,43 @@ class HostProxy:
                         del self._calls[number]
         self._has_answered.set()
         self._has_answered = anyio.Event()
-        if not self._requests:
-            self._send_soon()
+        if not self._open_request_count:
+            self._send_requests_soon()
 
     # End.
 
     async def until_ended(self) -> str:
         """Wait until the Ray actor has ended, was killed, or cannot be reached; return the reason."""
         await self._has_ended.wait()
-        assert self._reason is not None, "it is lost with its last request"
-        return self._reason
+        assert self._end_reason is not None, "it is lost with its last request"
+        return self._end_reason
 
-    def _lose(self, reason: str) -> None:
-        if self._reason is not None:
+    def _lose_calls(self, reason: str) -> None:
+        if self._end_reason is not None:
             return
-        self._reason = reason
+        self._end_reason = reason
         calls, self._calls = self._calls, {}
         for call in calls.values():
             call.lose(reason)
-        self._queue.clear()
+        self._unsent_calls.clear()
         self._has_answered.set()
 
     async def end(self, reason: str) -> None:
         """End the Ray actor and wait until it has ended, also if the caller is cancelled."""
-        self._lose(reason)
+        self._lose_calls(reason)
         if not self.has_started:
             self.kill()
         else:
-            await run_to_end(self._leave, "callboard_actors.ray leaving")
+            await run_to_end(self._exit_or_kill, "callboard_actors.ray leaving")
 
-    async def _leave(self) -> None:
+    async def _exit_or_kill(self) -> None:
         try:
             # First ask it to exit: Ray reports an actor as killed before its process has ended, so its body could go
             # on.
             if ray.is_initialized():
                 with suppress(Exception):  # Ray cannot reach it: `kill` below ends it
-                    self._actor.leave.remote()
-            with anyio.move_on_after(_LEAVE_TIMEOUT):
+                    self._actor.exit_process.remote()
+            with anyio.move_on_after(_EXIT_TIMEOUT):
                 await self.until_ended()
         finally:
             self.kill()
@@ -346,13 +359,13 @@ class HostProxy:
 
     def kill(self, reason: str = "it was ended") -> None:
         """Kill the Ray actor at once, without restart."""
-        self._lose(reason)
+        self._lose_calls(reason)
         if self._actor is not None and ray.is_initialized():
             with suppress(Exception):  # an actor that is unknown to Ray has ended
                 ray.kill(self._actor, no_restart=True)
 
 
-def text_of(error: Exception) -> str:
+def one_line_text(error: Exception) -> str:
     """Return the text of an error of Ray as one line of at most 400 characters, because Ray's own texts are long."""
     lines = [text_line.strip() for text_line in str(error).splitlines() if text_line.strip()]
     return " ".join([type(error).__name__ + ":", *lines])[:400]

@@ -57,18 +57,18 @@ _pickled_functions: "WeakKeyDictionary[FunctionType, PickledFunction]" = WeakKey
 
 def pickle_function(function: Callable[..., Any]) -> PickledFunction:
     """Return the pickle of a function with its digest."""
-    if isinstance(function, FunctionType) and (stored := _pickled_functions.get(function)) is not None:
-        return stored
+    if isinstance(function, FunctionType) and (stored_pickle := _pickled_functions.get(function)) is not None:
+        return stored_pickle
     data = dumps(function)
     pickled = PickledFunction(blake2b(data, digest_size=16).digest(), data)
     if isinstance(function, FunctionType) and function.__module__ not in MAIN_NAMES:
-        module_object = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
-        if module_object is function or attribute_path_to(function):
+        object_of_that_name = getattr(sys.modules.get(function.__module__), function.__qualname__, None)
+        if object_of_that_name is function or attribute_path_to(function):
             _pickled_functions[function] = pickled
     return pickled
 
 
-class _Function(NamedTuple):
+class _FunctionReference(NamedTuple):
     """Argument of a call that stands for a function which the Ray actor has."""
 
     digest: bytes
@@ -92,50 +92,54 @@ def pickle_body(body: Body) -> PickledBody:
             return PickledBody((function,), dumps((function.digest, body.args, dict(body.kwargs))))
         # The user's function is an argument of a wrapper of callboard.
         subject = pickle_function(body.subject)
-        stand_in = _Function(subject.digest)
-        args = tuple(stand_in if argument is body.subject else argument for argument in body.args)
+        subject_reference = _FunctionReference(subject.digest)
+        args = tuple(subject_reference if argument is body.subject else argument for argument in body.args)
         return PickledBody((function, subject), dumps((function.digest, args, dict(body.kwargs))))
     except Exception:
         _codec.pack_call(body, dumps, "on Ray", "function")  # raises an error that names the part
         raise
 
 
-class Functions:
+class ReceivedFunctions:
     """Functions that a Ray actor has received, each unpickled when it is called for the first time."""
 
     def __init__(self) -> None:
-        self._pickles: dict[bytes, bytes] = {}
-        self._loaded: dict[bytes, Callable[..., Any]] = {}
+        self._pickles_by_digest: dict[bytes, bytes] = {}
+        self._functions_by_digest: dict[bytes, Callable[..., Any]] = {}
 
-    def add(self, pickles: Mapping[bytes, bytes]) -> None:
+    def add(self, pickles_by_digest: Mapping[bytes, bytes]) -> None:
         """Store pickles of functions, by digest."""
-        self._pickles.update(pickles)
+        self._pickles_by_digest.update(pickles_by_digest)
 
     def forget(self, digests: Sequence[bytes]) -> None:
         """Remove functions; later requests send them again before they are called."""
         for digest in digests:
-            self._pickles.pop(digest, None)
-            self._loaded.pop(digest, None)
+            self._pickles_by_digest.pop(digest, None)
+            self._functions_by_digest.pop(digest, None)
 
     def load_call(self, data: bytes) -> tuple[Callable[..., Any], tuple[Any, ...], dict[str, Any]]:
         """Unpickle a call: its function and its arguments. Any error may be raised, such as a missing module."""
         digest, args, kwargs = loads(data)
-        arguments = (self._load(value.digest) if type(value) is _Function else value for value in args)
-        return self._load(digest), tuple(arguments), kwargs
+        arguments = (
+            self._load_function(value.digest) if type(value) is _FunctionReference else value for value in args
+        )
+        return self._load_function(digest), tuple(arguments), kwargs
 
-    def _load(self, digest: bytes) -> Callable[..., Any]:
-        if (function := self._loaded.get(digest)) is None:
+    def _load_function(self, digest: bytes) -> Callable[..., Any]:
+        if (function := self._functions_by_digest.get(digest)) is None:
             # Users of the cluster may run code on it anyway. After an error, the next call tries again.
-            function = self._loaded[digest] = cast("Callable[..., Any]", loads(self._pickles[digest]))
+            function = self._functions_by_digest[digest] = cast(
+                "Callable[..., Any]", loads(self._pickles_by_digest[digest])
+            )
         return function
 
 
-def is_sync(body: Body) -> bool:
+def is_sync_body(body: Body) -> bool:
     """Return whether the body runs in a thread, where only the death of the process ends it."""
     return not iscoroutinefunction(body.fn)
 
 
-def check(fn: Callable[..., Any], title: str) -> None:
+def check_picklable(fn: Callable[..., Any], title: str) -> None:
     """Raise `TypeError` for a function or class that cannot be pickled; `title` names it in the error."""
     try:
         dumps(fn)
