@@ -28,15 +28,15 @@ class Client(BackgroundClient[Connection]):
     def has_work(self) -> bool:
         return False
 
-    async def send_due(self, connection: Connection) -> float:
+    async def send_due_messages(self, connection: Connection) -> float:
         raise AssertionError
 
-    async def listen(self, connection: Connection) -> None:
+    async def receive_notifications(self, connection: Connection) -> None:
         raise AssertionError
 
-    def answer_waiting(self) -> None: ...
+    def answer_waiting_callers(self) -> None: ...
 
-    def refuse_all(self, error: StorageError) -> None: ...
+    def fail_all_callers(self, error: StorageError) -> None: ...
 
     def forget_connection(self) -> None: ...
 

@@ -154,7 +154,7 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) 
     answered: list[str] = []
     request = PermitRequest(limit=Limit(concurrency=1), name="tool:t", title="the queue of tool 't'")
     store.ask(request, lambda: None).leave()
-    client = store._current
+    client = store._current_client
     store.close()
 
     permit = client.ask("tool:t", request, lambda: answered.append("late"))

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from callboard_actors._server._client import UnreachableError
-from callboard_actors._server.fleet._client import Address, Common, KeyOwner
+from callboard_actors._server.fleet._client import FleetSettings, KeyOwner, OwnerAddress
 from callboard_actors._server.fleet._member import FleetStore
 from tests.server._servers import SECRET
 
@@ -66,16 +66,16 @@ class MemoryFleet(FleetStore):
         return str(url)
 
     def _connection_factory(self) -> "Callable[[], MemoryConnection]":
-        return partial(MemoryConnection, self._server, self, self._common)
+        return partial(MemoryConnection, self._server, self, self._fleet_settings)
 
 
 class MemoryConnection:
     """Connection of one member."""
 
-    def __init__(self, server: MemoryServer, fleet: MemoryFleet, common: Common) -> None:
+    def __init__(self, server: MemoryServer, fleet: MemoryFleet, fleet_settings: FleetSettings) -> None:
         self._server = server
         self._fleet = fleet
-        self._lease = common.lease / 1e6
+        self._lease = fleet_settings.lease_us / 1e6
         self._member = ""
 
     async def _reach(self) -> MemoryServer:
@@ -88,7 +88,7 @@ class MemoryConnection:
         self._member = member
         await self._reach()
 
-    async def beat(self) -> bool:
+    async def send_heartbeat(self) -> bool:
         if self._fleet.hangs:
             self._fleet.hangs -= 1
             await asyncio.Event().wait()
@@ -98,68 +98,68 @@ class MemoryConnection:
             server.members[self._member] = server.now() + self._lease
             return was_member
 
-    async def own(self, server_key: str) -> KeyOwner:
+    async def acquire_key(self, server_key: str) -> KeyOwner:
         server = await self._reach()
         with server.lock:
             key = server.keys[server_key]
             if key.owner and key.owner != self._member and server.is_alive(key.owner):
-                return KeyOwner(owner=key.owner, token=key.token)
+                return KeyOwner(owner_id=key.owner, token=key.token)
             if not server.is_alive(self._member):
                 return KeyOwner()
             server.seq += 1
             key.owner, key.token = self._member, server.seq
-            return KeyOwner(owner=self._member, token=key.token)
+            return KeyOwner(owner_id=self._member, token=key.token)
 
-    async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
+    async def are_owners(self, addresses: Sequence[OwnerAddress]) -> Sequence[bool]:
         server = await self._reach()
         with server.lock:
-            return [server.is_owner(address.server_key, address.owner, address.token) for address in addresses]
+            return [server.is_owner(address.server_key, address.owner_id, address.token) for address in addresses]
 
-    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
+    async def send_ask(self, address: OwnerAddress, ask_number: int, ask_id: str, frame: bytes) -> bool:
         server = await self._reach()
         with server.lock:
-            if server.counts.get((to.owner, self._member), 0) >= number:
+            if server.counts.get((address.owner_id, self._member), 0) >= ask_number:
                 return True
-            if not server.is_owner(to.server_key, to.owner, to.token):
+            if not server.is_owner(address.server_key, address.owner_id, address.token):
                 return False
-            server.counts[to.owner, self._member] = number
-            server.asks[to.owner, ask] = "waiting"
-            server.put(to.owner, frame)
+            server.counts[address.owner_id, self._member] = ask_number
+            server.asks[address.owner_id, ask_id] = "waiting"
+            server.put(address.owner_id, frame)
             return True
 
-    async def begin(self, server_key: str, token: int, ask: str) -> bool:
+    async def begin_ask(self, server_key: str, token: int, ask_id: str) -> bool:
         server = await self._reach()
         with server.lock:
-            state = server.asks.get((self._member, ask))
+            state = server.asks.get((self._member, ask_id))
             if state not in ("waiting", "begun") or not server.is_owner(server_key, self._member, token):
                 return False
-            server.asks[self._member, ask] = "begun"
+            server.asks[self._member, ask_id] = "begun"
             return True
 
-    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
+    async def recall_ask(self, owner_id: str, ask_id: str, marker: bytes) -> bool:
         server = await self._reach()
         with server.lock:
-            if server.asks.get((owner, ask)) in ("waiting", "recalled"):
-                server.asks[owner, ask] = "recalled"
+            if server.asks.get((owner_id, ask_id)) in ("waiting", "recalled"):
+                server.asks[owner_id, ask_id] = "recalled"
                 return True
             server.put(self._member, marker)
             return False
 
-    async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
+    async def put_messages(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         await asyncio.sleep(self._fleet.slow_letters)
         server = await self._reach()
         with server.lock:
-            for to, frame, ask in messages:
-                server.put(to, frame)
-                server.asks.pop((self._member, ask), None)
+            for receiver_id, frame, ask_id in messages:
+                server.put(receiver_id, frame)
+                server.asks.pop((self._member, ask_id), None)
 
-    async def give_back(self, server_key: str, token: int) -> None:
+    async def release_key(self, server_key: str, token: int) -> None:
         server = await self._reach()
         with server.lock:
             if (server.keys[server_key].owner, server.keys[server_key].token) == (self._member, token):
                 server.keys[server_key].owner = ""
 
-    async def save(self, server_key: str, token: int, state: bytes) -> bool:
+    async def save_state(self, server_key: str, token: int, state: bytes) -> bool:
         server = await self._reach()
         with server.lock:
             if server.keys[server_key].token > token:
@@ -167,11 +167,11 @@ class MemoryConnection:
             server.keys[server_key].state = state
             return True
 
-    async def load(self, server_key: str) -> bytes | None:
+    async def load_state(self, server_key: str) -> bytes | None:
         server = await self._reach()
         return server.keys[server_key].state
 
-    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+    async def mail_batches(self) -> AsyncIterator[Sequence[bytes]]:
         while True:
             server = await self._reach()
             with server.lock:
@@ -180,7 +180,7 @@ class MemoryConnection:
                 yield messages
             await asyncio.sleep(0.002)
 
-    async def leave(self) -> None:
+    async def leave_fleet(self) -> None:
         server = await self._reach()
         server.members.pop(self._member, None)
 

@@ -14,7 +14,13 @@ from callboard import Actor, ActorDiedError, CallPolicy, ToolNode, child, cleanu
 from callboard.actors._actor import Resources
 from callboard.actors._runner import LeasedRunner
 from callboard.extend import KeyMovedError
-from callboard_actors._server.fleet._lease import BEATS, CLEAN_UP, SAFE, SHORTEST, Lease
+from callboard_actors._server.fleet._lease import (
+    CLEAN_UP_FRACTION,
+    HEARTBEATS_PER_LEASE,
+    SAFE_FRACTION,
+    SHORTEST_LEASE,
+    Lease,
+)
 from tests.helpers import until
 
 from ._memory import MemoryFleet, MemoryServer
@@ -88,7 +94,7 @@ async def test_an_actor_does_not_start_after_its_key_was_lost() -> None:
 _beats = st.lists(st.tuples(*[st.floats(0.0, 1.5)] * 3, st.booleans()), max_size=20)
 
 
-@given(seconds=st.floats(SHORTEST, 100.0), beats=_beats)
+@given(seconds=st.floats(SHORTEST_LEASE, 100.0), beats=_beats)
 @settings(deadline=None)
 def test_a_member_is_safe_only_while_its_server_waits(
     seconds: float, beats: list[tuple[float, float, float, bool]]
@@ -113,7 +119,9 @@ def test_a_member_is_safe_only_while_its_server_waits(
             has_keys, era = True, lease.era
         if lease.is_safe(era):
             time_left = expires - clock.time
-            assert time_left >= (1 - SAFE) * seconds - 1e-6, "there is time to end what runs before the server goes on"
+            assert time_left >= (1 - SAFE_FRACTION) * seconds - 1e-6, (
+                "there is time to end what runs before the server goes on"
+            )
 
 
 @pytest.mark.every_variant
@@ -124,25 +132,25 @@ def test_a_lease_holds_for_its_safe_share_and_not_at_its_end(passed: float, hold
     clock.time += passed
     assert (lease.is_safe(0), lease.is_lost()) == (holds, not holds)
     assert lease.renew(clock.time, was_member=True) is holds
-    lease.lose()
+    lease.lose_all_keys()
     assert not lease.is_safe(lease.era)
 
 
 def test_a_lease_without_a_heartbeat_is_neither_safe_nor_lost() -> None:
     lease = Lease(10.0, Clock())
-    assert (lease.safe_for() < 0, lease.is_safe(0), lease.is_lost()) == (True, False, False)
+    assert (lease.seconds_until_unsafe() < 0, lease.is_safe(0), lease.is_lost()) == (True, False, False)
 
 
-@pytest.mark.parametrize("seconds", [SHORTEST, 15.0, 86_400.0])
+@pytest.mark.parametrize("seconds", [SHORTEST_LEASE, 15.0, 86_400.0])
 def test_a_lease_has_time_to_try_again_and_to_clean_up(seconds: float) -> None:
     """Even the shortest lease leaves time for a second renewal and for clean-up."""
-    sent_by, answered_by = seconds / BEATS, 2 * seconds / BEATS
-    time_left = seconds - SAFE * seconds - CLEAN_UP * seconds
+    sent_by, answered_by = seconds / HEARTBEATS_PER_LEASE, 2 * seconds / HEARTBEATS_PER_LEASE
+    time_left = seconds - SAFE_FRACTION * seconds - CLEAN_UP_FRACTION * seconds
     clock = Clock()
     lease = _beaten(clock, seconds)
     clock.time += answered_by
 
-    assert sent_by < answered_by < SAFE * seconds
+    assert sent_by < answered_by < SAFE_FRACTION * seconds
     assert lease.is_safe(0)
     assert time_left >= 0.06, "for hearing of the loss"
 

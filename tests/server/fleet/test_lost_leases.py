@@ -151,11 +151,11 @@ def test_what_was_not_written_by_the_fleet_is_never_unpickled() -> None:
     signer, other_signer = Signer(b"a secret of sixteen bytes", "f"), Signer(b"another of sixteen bytes", "f")
     letter = Message("told", "m1", "m2.1", Bomb())
 
-    for frame in (other_signer.seal("m2", letter), signer.seal("m3", letter), pickle.dumps(letter), b""):
+    for frame in (other_signer.sign_value("m2", letter), signer.sign_value("m3", letter), pickle.dumps(letter), b""):
         with pytest.raises(ForgedError):
-            signer.unseal("m2", frame)
+            signer.load_signed("m2", frame)
     assert not Bomb.gone_off
-    signer.unseal("m2", signer.seal("m2", letter))
+    signer.load_signed("m2", signer.sign_value("m2", letter))
     assert Bomb.gone_off
 
 
@@ -174,7 +174,7 @@ async def test_a_stranger_on_the_server_is_not_listened_to(
             copies = [frame for to, frame in server.posted if to == owner]
             seal = Signer(SECRET.encode(), "test/Counter")
             for frame in copies:
-                server.asks[owner, seal.unseal(owner, frame).ask] = "waiting"  # so may a stranger
+                server.asks[owner, seal.load_signed(owner, frame).ask_id] = "waiting"  # so may a stranger
             server.mail[owner] = [*copies, b"nonsense"]
             await until(lambda: "nobody who has the secret" in caplog.text)
             await second_actors["k"].up()

@@ -4,7 +4,7 @@ from typing import Any
 
 from callboard import Limit, Rate
 from callboard.extend import PermitRequest
-from callboard_actors._server._limits import Answer, Gate, LimitSettings, LocalPermit, Phase
+from callboard_actors._server._limits import Gate, LimitSettings, LocalPermit, Phase, StepAnswer
 
 LIMIT = Limit(concurrency=1, rate=Rate(5))
 LEASE = 9.0
@@ -23,14 +23,15 @@ class World:
     def enter(self, name: str) -> LocalPermit:
         permit = LocalPermit(self.request, lambda: self.answered.append(name), lambda callback: callback())
         permit.id, permit.gate = name, self.gate
-        self.gate.enter(permit)
+        self.gate.request_permit(permit)
         return permit
 
     def says(self, now: float | None = None) -> list[tuple[str, str]]:
-        return [(op.kind, op.id) for op in self.gate.next_step(self.time if now is None else now).ops]
+        step = self.gate.take_next_step(self.time if now is None else now)
+        return [(change.kind, change.permit_id) for change in step.changes]
 
     def hears(self, now: float | None = None, **answer: Any) -> None:
-        self.gate.apply_answer(Answer(**{"epoch": "1", **answer}), self.time if now is None else now)
+        self.gate.apply_answer(StepAnswer(**{"epoch": "1", **answer}), self.time if now is None else now)
 
 
 def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None:
@@ -41,7 +42,7 @@ def test_all_places_of_a_process_are_said_at_once_after_the_line_broke() -> None
         world.enter(name)
     while world.says(0):
         world.hears(0)
-    world.hears(0, granted={name: n for n, name in enumerate(holders)})
+    world.hears(0, granted_tokens={name: n for n, name in enumerate(holders)})
     world.enter("late")
 
     world.gate.forget_connection()
@@ -55,16 +56,16 @@ def test_a_process_gives_a_sign_of_life_three_times_a_lease_and_asks_what_it_has
     """A process renews three times per lease and asks for its permits, because a grant may have been lost."""
     world = World()
     world.enter("a")
-    assert world.gate.next_step(0).wants_all_permits
-    world.hears(0, queued={"a": "0/a"})
-    assert world.gate.next_due(0) == 3.0
+    assert world.gate.take_next_step(0).wants_all_permits
+    world.hears(0, queue_positions={"a": "0/a"})
+    assert world.gate.next_message_time(0) == 3.0
 
     world.enter("b")
-    assert not world.gate.next_step(2).wants_all_permits
+    assert not world.gate.take_next_step(2).wants_all_permits
     world.hears(2)
     world.enter("c")
-    assert world.gate.next_step(3.5).wants_all_permits
-    world.hears(3.5, granted={"a": 9})
+    assert world.gate.take_next_step(3.5).wants_all_permits
+    world.hears(3.5, granted_tokens={"a": 9})
 
     assert world.answered == ["a"]
 
@@ -74,7 +75,7 @@ def test_a_gate_that_nobody_needs_is_forgotten_after_a_lease() -> None:
     world = World()
     permit = world.enter("a")
     world.says(0)
-    world.hears(0, granted={"a": 1})
+    world.hears(0, granted_tokens={"a": 1})
     permit.leave()
     world.says(1)
     world.hears(1)
@@ -89,10 +90,10 @@ def test_word_of_a_place_that_is_read_after_the_lease_is_no_place() -> None:
     world = World()
     permit = world.enter("a")
     world.says()
-    world.hears(queued={"a": "0/a"})
+    world.hears(queue_positions={"a": "0/a"})
     world.time += LEASE
 
-    world.gate.note_grant("a", 7)
+    world.gate.accept_grant("a", 7)
 
     assert (world.answered, permit.is_waiting) == ([], True)
     assert world.says() == [("wait", "a")]
@@ -105,7 +106,7 @@ def test_an_answer_that_is_read_after_the_lease_gives_no_place() -> None:
     world.says()
     world.time += LEASE
 
-    world.hears(granted={"a": 7})
+    world.hears(granted_tokens={"a": 7})
 
     assert world.answered == []
     assert world.says() == [("enter", "a")]
@@ -116,7 +117,7 @@ def test_a_place_is_lost_that_no_body_began_with_when_the_lease_was_over() -> No
     world = World()
     waits, runs = world.enter("a"), world.enter("b")
     world.says()
-    world.hears(granted={"a": 7, "b": 8})
+    world.hears(granted_tokens={"a": 7, "b": 8})
     runs.begin()
     assert not waits.is_lost
     world.time += LEASE

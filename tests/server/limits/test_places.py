@@ -252,6 +252,6 @@ async def test_two_limits_of_one_name_are_one_limit(stores: Stores) -> None:
 
 def _stand_still(store: object, *, seconds: float) -> threading.Event:
     """Block the thread of a store for a while, or until the event is set, as if its process had been stopped."""
-    client, goes_on = store._current, threading.Event()  # type: ignore[attr-defined]
+    client, goes_on = store._current_client, threading.Event()  # type: ignore[attr-defined]
     client.post(lambda: goes_on.wait(seconds))
     return goes_on

@@ -26,14 +26,14 @@ from callboard_actors._server._client import (
     Connection,
     ServerStore,
     UnreachableError,
-    is_name,
+    is_valid_name,
 )
 from callboard_actors._util._boot_clock import now
 from callboard_actors._util._options import MAX_SECONDS, check_seconds
 
 # Messages between a process and a server of limits, whichever server that is.
 
-_LONGEST_SILENCE = 60_000_000
+_MAX_RESTART_PAUSE_US = 60_000_000
 """Longest time, in microseconds, for which a restarted server grants no permits because of the window of a rate."""
 
 
@@ -42,32 +42,32 @@ class LimitSettings:
     """Concurrency, queue length, rate and lease of a limit, as the server stores them; times are in microseconds."""
 
     concurrency: int | None
-    queue: int | None
-    calls: int | None
-    per: int
-    lease: int
+    max_waiting: int | None
+    rate_calls: int | None
+    rate_period_us: int
+    lease_us: int
 
     @staticmethod
     def of(limit: Limit, lease: float) -> "LimitSettings":
         """Convert a limit to `LimitSettings`; a process counts as dead after `lease` seconds without a heartbeat."""
         rate = limit.rate
-        calls, per = (None, 0) if rate is None else (rate.calls, round(rate.per * 1e6))
-        return LimitSettings(limit.concurrency, limit.queue, calls, per, round(lease * 1e6))
+        rate_calls, rate_period_us = (None, 0) if rate is None else (rate.calls, round(rate.per * 1e6))
+        return LimitSettings(limit.concurrency, limit.queue, rate_calls, rate_period_us, round(lease * 1e6))
 
     @property
     def text(self) -> str:
         """Text of these settings for errors; the server also checks that the text is equal in all processes."""
-        rate = "None" if self.calls is None else f"Rate({self.calls}, per={self.per / 1e6:g})"
-        return f"concurrency={self.concurrency}, queue={self.queue}, rate={rate}, lease={self.lease / 1e6:g}"
+        rate = "None" if self.rate_calls is None else f"Rate({self.rate_calls}, per={self.rate_period_us / 1e6:g})"
+        return f"concurrency={self.concurrency}, queue={self.max_waiting}, rate={rate}, lease={self.lease_us / 1e6:g}"
 
     @property
-    def restart_pause(self) -> int:
+    def restart_pause_us(self) -> int:
         """Microseconds without new permits after a server restart, so that processes can report held permits."""
-        return max(self.lease, min(self.per, _LONGEST_SILENCE))
+        return max(self.lease_us, min(self.rate_period_us, _MAX_RESTART_PAUSE_US))
 
 
 @dataclass(frozen=True, slots=True)
-class Op:
+class PermitChange:
     """Change of one permit, as a process reports it to the server.
 
     `enter` requests a permit, `leave` releases it or leaves the queue, `begin` is the start of the call's function. A
@@ -75,36 +75,36 @@ class Op:
     """
 
     kind: Literal["enter", "leave", "begin", "wait", "hold"]
-    id: str
+    permit_id: str
     tenant: str = ""
     position: str = ""
     """Place of the waiting call in the server's queue, as the server has assigned it."""
     token: int = 0
-    begun: bool = False
+    has_begun: bool = False
 
     @property
     def fields(self) -> tuple[str, str, str, str, int]:
         """Fields of this change, in the order in which the server reads them."""
         # A held permit is written as "pause" as long as its body has not started.
-        kind = "pause" if self.kind == "hold" and not self.begun else self.kind
-        return kind, self.id, self.tenant, self.position, self.token
+        kind = "pause" if self.kind == "hold" and not self.has_begun else self.kind
+        return kind, self.permit_id, self.tenant, self.position, self.token
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
     """Message of one process to the server: changes of permits of one limit, or of one key of a limit."""
 
-    gate: str
+    gate_name: str
     settings: LimitSettings
     epoch: str
     """Version of the server's data that this process knows, and to which the changes apply; "" for a full report."""
-    ops: Sequence[Op] = ()
+    changes: Sequence[PermitChange] = ()
     wants_all_permits: bool = False
     """True if the answer must list all permits of the process, because a notification may have been lost."""
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class StepAnswer:
     """Server's answer to a message about one limit: the granted permits, the queued calls and the refused calls."""
 
     epoch: str = ""
@@ -113,18 +113,18 @@ class Answer:
     """Settings of this limit in other processes, if they differ; the changes of this process were then not applied."""
     opens_in: float | None = None
     """Seconds until a waiting call may get a permit even if no other call ends, as with a rate; `None` for never."""
-    granted: dict[str, int] = field(default_factory=dict[str, int])
+    granted_tokens: dict[str, int] = field(default_factory=dict[str, int])
     """Fencing tokens of the new permits, or of all permits if the message has asked for all, by permit id."""
-    queued: dict[str, str] = field(default_factory=dict[str, str])
+    queue_positions: dict[str, str] = field(default_factory=dict[str, str])
     """Places of waiting calls in the queue, by permit id."""
-    full: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
+    refusal_counts: dict[str, tuple[int, int]] = field(default_factory=dict[str, tuple[int, int]])
     """Number of running and of waiting calls for each refused request, by permit id."""
 
 
 class LimitsTransport(Connection, Protocol):
     """Connection of one process to a server that keeps limits."""
 
-    async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
+    async def send_steps(self, steps: Sequence[Step]) -> Sequence[StepAnswer]:
         """Send `Step` messages to the server, and return the server's answer to each message.
 
         Raises:
@@ -143,7 +143,7 @@ class LimitsTransport(Connection, Protocol):
 OutagePolicy = Literal["wait", "refuse"]
 """Policy for calls during an outage."""
 
-_MAX_OPS = 500
+_MAX_CHANGES = 500
 """Largest number of changes in one `Step`, which may block the server. A full report of held permits may exceed it."""
 _HEARTBEATS_PER_LEASE = 3
 """Number of heartbeats that are sent within one lease."""
@@ -167,18 +167,21 @@ class LocalPermit:
     """
 
     def __init__(
-        self, request: PermitRequest, on_answer: Callable[[], object], post: Callable[[Callable[[], None]], object]
+        self,
+        request: PermitRequest,
+        on_answer: Callable[[], object],
+        post_to_client: Callable[[Callable[[], None]], object],
     ) -> None:
         self.request = request
-        self.post = post
+        self.post_to_client = post_to_client
         """Function that runs another function in the client's thread."""
         self.gate: Gate | None = None
         self.id = ""
         self.phase = Phase.NEW
         self.position = ""
-        # `begun`: the gate has been told that the body begins. `is_begun`: the body begins; set first, at once in the
-        # thread that calls `begin`, so that `_drop_permits_not_begun` never drops the permit of a running body.
-        self.begun = self.is_begun = False
+        # `is_begin_noted`: the gate has been told that the body begins. `is_begun`: the body begins; set first, at once
+        # in the thread that calls `begin`, so that `_drop_permits_before_begin` never drops a running body's permit.
+        self.is_begin_noted = self.is_begun = False
         self._was_lost = False
         self.failure: str | Exception | None = None
         self.token: int | None = None
@@ -216,18 +219,18 @@ class LocalPermit:
         """Record that the function of the call starts; may be called from any thread."""
         # At once, in the caller's thread; see `is_begun`.
         self.is_begun = True
-        self.post(self._begin)
+        self.post_to_client(self._note_begin)
 
     def leave(self) -> None:
         """Release the permit, or remove the waiting call from the queue; may be called from any thread."""
-        self.post(self._leave)
+        self.post_to_client(self._note_leave)
 
-    def _begin(self) -> None:
-        if self.gate is not None and self.phase is Phase.HELD and not self.begun:
-            self.begun = True
+    def _note_begin(self) -> None:
+        if self.gate is not None and self.phase is Phase.HELD and not self.is_begin_noted:
+            self.is_begin_noted = True
             self.gate.note_begin(self)
 
-    def _leave(self) -> None:
+    def _note_leave(self) -> None:
         # A lost or refused permit needs no release: a full report leaves it out, or the server never granted it.
         if self.gate is not None and self.phase is not Phase.GONE:
             self.gate.note_leave(self)
@@ -249,9 +252,9 @@ class Gate:
         # counts from the sending, so it ends here first. `is_lease_valid` reads the second one in other threads.
         self._sent_at = self._lease_until = -math.inf
         # Version of the server's memory that the changes here build on; "" means that everything is to be sent again.
-        self._epoch = ""
+        self._server_epoch = ""
         # Changes that are still to be sent.
-        self._ops: deque[Op] = deque()
+        self._unsent_changes: deque[PermitChange] = deque()
         # Loop times of the next heartbeat, and of the next question for all permits of this process.
         self._heartbeat_at = self._full_answer_at = -math.inf
         # Loop time at which the passing of time alone may free a permit, as in a rate.
@@ -261,33 +264,33 @@ class Gate:
         # Loop time of the next full report to a server that has other settings for this limit.
         self._full_report_at = -math.inf
         # Changes that were sent and not answered.
-        self._unanswered_ops: list[Op] = []
+        self._unanswered_changes: list[PermitChange] = []
         # True if any other change may not have arrived, such as the release of a permit.
         self._needs_full_report = False
 
     def can_drop(self, now: float) -> bool:
         """Return whether this `Gate` can be dropped: it has no calls, and nothing is left to send to the server."""
-        has_more = self.permits or self._ops or self._needs_full_report or self._opens_at < math.inf
+        has_more = self.permits or self._unsent_changes or self._needs_full_report or self._opens_at < math.inf
         return not has_more and now > self._forgotten_at
 
-    def enter(self, permit: LocalPermit) -> None:
+    def request_permit(self, permit: LocalPermit) -> None:
         self.permits[permit.id] = permit
-        self._ops.append(Op("enter", permit.id, tenant=permit.request.tenant))
+        self._unsent_changes.append(PermitChange("enter", permit.id, tenant=permit.request.tenant))
 
     def note_begin(self, permit: LocalPermit) -> None:
-        if self.settings.calls is not None:
-            self._ops.append(Op("begin", permit.id))
+        if self.settings.rate_calls is not None:
+            self._unsent_changes.append(PermitChange("begin", permit.id))
 
     def note_leave(self, permit: LocalPermit) -> None:
         permit.phase = Phase.GONE
         del self.permits[permit.id]  # at once: the release is queued, and a late grant is answered with another one
-        self._ops.append(Op("leave", permit.id, position=permit.position))
+        self._unsent_changes.append(PermitChange("leave", permit.id, position=permit.position))
 
     def is_lease_valid(self) -> bool:
         """Return whether the server still counts this process's permits as taken; may be called from any thread."""
         return self._clock() < self._lease_until
 
-    def _drop_permits_not_begun(self) -> None:
+    def _drop_permits_before_begin(self) -> None:
         """Drop permits of calls that have not started: after the lease, other processes may hold these permits."""
         for permit in list(self.permits.values()):
             # A body that runs cannot be undone, so its permit stays.
@@ -297,11 +300,11 @@ class Gate:
         # The server has dropped this process: everything is reported again.
         self.forget_connection()
 
-    def note_grant(self, id: str, token: int) -> None:
+    def accept_grant(self, id: str, token: int) -> None:
         """Handle the server's grant of a permit to a waiting call; the call may have left the queue meanwhile."""
         # A process that was stopped also reads grants that the server has since given to other processes.
         if not self.is_lease_valid():
-            return self._drop_permits_not_begun()
+            return self._drop_permits_before_begin()
         permit = self.permits.get(id)
         # A call that has left reported so already: its "leave" is in the queue or at the server.
         if permit is not None and permit.is_waiting:
@@ -310,66 +313,83 @@ class Gate:
 
     def forget_connection(self) -> None:
         """Prepare to report all permits of this limit again, because the connection to the server was lost."""
-        self._epoch = ""
-        unanswered_ops = [*self._unanswered_ops, *self._ops]
-        self._needs_full_report = self._needs_full_report or bool(unanswered_ops)
-        self._unanswered_ops = []
+        self._server_epoch = ""
+        lost_changes = [*self._unanswered_changes, *self._unsent_changes]
+        self._needs_full_report = self._needs_full_report or bool(lost_changes)
+        self._unanswered_changes = []
         # Only starts must survive: one that a rate forgets would allow one call too many. The full report replaces all
         # other changes, releases by omission.
-        self._ops = deque(op for op in unanswered_ops if op.kind == "begin")
+        self._unsent_changes = deque(change for change in lost_changes if change.kind == "begin")
         for permit in self.permits.values():
             if permit.phase is Phase.ASKED:
                 # Without an answer, the server may or may not know it: it is requested again.
                 permit.phase = Phase.NEW
 
-    def next_due(self, now: float) -> float:
+    def next_message_time(self, now: float) -> float:
         """Return the loop time at which the next message about this limit must be sent to the server."""
-        if self._ops:
+        if self._unsent_changes:
             return -math.inf
         # A full report is due at once, unless the server has other settings: then after a pause.
-        if self._needs_full_report or (not self._epoch and self.permits):
+        if self._needs_full_report or (not self._server_epoch and self.permits):
             return self._full_report_at
         # With no permits left, the next wake-up is when the gate can be dropped.
         return min(self._opens_at, self._heartbeat_at if self.permits else max(self._forgotten_at, now))
 
-    def next_step(self, now: float) -> Step:
+    def take_next_step(self, now: float) -> Step:
         """Take the gate's next changes from the queue of unsent changes, and return them as a message to the server."""
         if not self.is_lease_valid():
-            self._drop_permits_not_begun()
+            self._drop_permits_before_begin()
         # Before sending: the lease must end here before it ends at the server.
         self._sent_at = self._clock()
         # A grant on the notification channel may be lost, so all permits are asked for once per heartbeat.
         wants_all_permits = now >= self._full_answer_at
-        self._heartbeat_at = now + self.settings.lease / 1e6 / _HEARTBEATS_PER_LEASE
+        self._heartbeat_at = now + self.settings.lease_us / 1e6 / _HEARTBEATS_PER_LEASE
         if wants_all_permits:
             self._full_answer_at = self._heartbeat_at
         self._opens_at = math.inf
-        self._forgotten_at = now + self.settings.lease / 1e6
-        if not self._epoch:
+        self._forgotten_at = now + self.settings.lease_us / 1e6
+        if not self._server_epoch:
             # The full report stands in for the changes queued so far, but not for starts: a permit that began and was
             # left since the connection broke is in no report, and its start counts for the rate.
-            begins = [op for op in self._ops if op.kind == "begin"]
+            begin_changes = [change for change in self._unsent_changes if change.kind == "begin"]
             permits = list(self.permits.values())
             held_permits = [permit for permit in permits if permit.phase is Phase.HELD]
-            holds = [Op("hold", permit.id, token=permit.token or 0, begun=permit.begun) for permit in held_permits]
-            waiting = [permit for permit in permits if permit.is_waiting]
-            waits = [Op("wait", permit.id, position=permit.position) for permit in waiting if permit.position]
-            new = [Op("enter", permit.id, tenant=permit.request.tenant) for permit in waiting if not permit.position]
+            hold_changes = [
+                PermitChange("hold", permit.id, token=permit.token or 0, has_begun=permit.is_begin_noted)
+                for permit in held_permits
+            ]
+            waiting_permits = [permit for permit in permits if permit.is_waiting]
+            wait_changes = [
+                PermitChange("wait", permit.id, position=permit.position)
+                for permit in waiting_permits
+                if permit.position
+            ]
+            entering = [
+                PermitChange("enter", permit.id, tenant=permit.request.tenant)
+                for permit in waiting_permits
+                if not permit.position
+            ]
             # In this order: held permits before waiting calls before new ones, or new calls would take others' permits.
-            self._ops = deque([*begins, *holds, *waits, *new])
+            self._unsent_changes = deque([*begin_changes, *hold_changes, *wait_changes, *entering])
             self._needs_full_report = False
         # The server gives free permits away after each step. A permit that is reported only in the next step would be
         # given a second time, so all running and started calls go into the first step of a report.
-        minimum = 0 if self._epoch else sum(op.kind in ("begin", "hold") for op in self._ops)
-        number = min(max(_MAX_OPS, minimum), len(self._ops))
-        ops = self._unanswered_ops = [self._ops.popleft() for _ in range(number)]
-        for op in ops:
+        min_step_size = (
+            0 if self._server_epoch else sum(change.kind in ("begin", "hold") for change in self._unsent_changes)
+        )
+        step_size = min(max(_MAX_CHANGES, min_step_size), len(self._unsent_changes))
+        changes = self._unanswered_changes = [self._unsent_changes.popleft() for _ in range(step_size)]
+        for change in changes:
             # ASKED only when it is really sent: a later step may hold the rest.
-            if op.kind == "enter" and (permit := self.permits.get(op.id)) is not None and permit.phase is Phase.NEW:
+            if (
+                change.kind == "enter"
+                and (permit := self.permits.get(change.permit_id)) is not None
+                and permit.phase is Phase.NEW
+            ):
                 permit.phase = Phase.ASKED
-        return Step(self.name, self.settings, self._epoch, ops, wants_all_permits=wants_all_permits)
+        return Step(self.name, self.settings, self._server_epoch, changes, wants_all_permits=wants_all_permits)
 
-    def apply_answer(self, answer: Answer, now: float) -> None:
+    def apply_answer(self, answer: StepAnswer, now: float) -> None:
         """Update the permits of this process from the server's answer to the last message."""
         if answer.other_settings:
             # Other processes use this limit with other settings.
@@ -377,30 +397,30 @@ class Gate:
                 f"has other numbers for the limit {self.name!r}: {answer.other_settings}, and here it is "
                 f"{self.settings.text}. Give it the same numbers in all processes, or another name"
             )
-            self._epoch = ""
-            self.refuse(lambda _: StorageError(self._server_address, reason + "."))
+            self._server_epoch = ""
+            self.refuse_waiting(lambda _: StorageError(self._server_address, reason + "."))
             # Deployments change numbers: once the old processes are gone, the server accepts the new ones.
-            self._full_report_at = now + self.settings.lease / 1e6 / _HEARTBEATS_PER_LEASE
+            self._full_report_at = now + self.settings.lease_us / 1e6 / _HEARTBEATS_PER_LEASE
             return
         self._full_report_at = -math.inf
-        self._epoch = answer.epoch
+        self._server_epoch = answer.epoch
         # Counted from the sending: see `_sent_at`.
         if answer.epoch:
-            self._lease_until = self._sent_at + self.settings.lease / 1e6
+            self._lease_until = self._sent_at + self.settings.lease_us / 1e6
         # This process was stopped between question and answer: the answer is too old to be believed.
         if not self.is_lease_valid():
-            self._drop_permits_not_begun()
+            self._drop_permits_before_begin()
             return
         # The server has restarted, or has dropped this process: it needs the full report.
         if not answer.epoch:
             self.forget_connection()
             return
-        self._unanswered_ops = []
+        self._unanswered_changes = []
         if answer.opens_in is not None:
             self._opens_at = now + answer.opens_in
-        for permit_id, position in answer.queued.items():
+        for permit_id, position in answer.queue_positions.items():
             self._note_queued(permit_id, position)
-        for permit_id, (running, waiting) in answer.full.items():
+        for permit_id, (running, waiting) in answer.refusal_counts.items():
             if (permit := self.permits.pop(permit_id, None)) is not None and permit.is_waiting:
                 maximum = self.settings.concurrency
                 used = "the rate is used up" if maximum is None else f"{running} of {maximum} run"
@@ -408,12 +428,12 @@ class Gate:
                     f"{permit.request.title} is full in all processes together: {used}, {waiting} wait, and no more may"
                 )
         # By token, which is the order in which the server granted them.
-        for permit_id, token in sorted(answer.granted.items(), key=itemgetter(1)):
+        for permit_id, token in sorted(answer.granted_tokens.items(), key=itemgetter(1)):
             permit = self.permits.get(permit_id)
             if permit is None:
                 # Granted to a call that has left: release it, unless the release is under way.
-                if not any(op.id == permit_id for op in self._ops):
-                    self._ops.append(Op("leave", permit_id))
+                if not any(change.permit_id == permit_id for change in self._unsent_changes):
+                    self._unsent_changes.append(PermitChange("leave", permit_id))
             elif permit.is_waiting:
                 permit.grant(token)
 
@@ -422,23 +442,23 @@ class Gate:
         if permit is None:
             # The call left before its place in the queue was known; without the place, the server cannot find it. So
             # the report that it left is repeated.
-            for op in self._ops:
-                if op.id == id and op.kind == "leave":
-                    self._ops.remove(op)
+            for change in self._unsent_changes:
+                if change.permit_id == id and change.kind == "leave":
+                    self._unsent_changes.remove(change)
                     break
-            self._ops.append(Op("leave", id, position=position))
+            self._unsent_changes.append(PermitChange("leave", id, position=position))
         else:
             permit.position = position
             if permit.phase is Phase.ASKED:
                 permit.phase = Phase.WAITING
 
-    def refuse(self, failure: Callable[[LocalPermit], str | Exception]) -> None:
+    def refuse_waiting(self, make_failure: Callable[[LocalPermit], str | Exception]) -> None:
         """Fail all calls that wait for a permit of this limit; `failure` returns the error for each call."""
         for permit in [permit for permit in self.permits.values() if permit.is_waiting]:
             del self.permits[permit.id]
-            permit.refuse(failure(permit))
+            permit.refuse(make_failure(permit))
         # The refused calls must not enter the queue at the server later.
-        self._ops = deque(op for op in self._ops if op.kind != "enter")
+        self._unsent_changes = deque(change for change in self._unsent_changes if change.kind != "enter")
 
 
 # The client.
@@ -458,76 +478,77 @@ class LimitsClient(BackgroundClient[LimitsTransport]):
         self,
         make_connection: Callable[[], LimitsTransport],
         server_address: str,
-        away: OutagePolicy,
+        outage_policy: OutagePolicy,
         *,
         patience: float,
         lease: float,
     ) -> None:
-        self.outage_behaviour = _OUTAGE_BEHAVIOUR[away]
-        self._lease, self._outage_policy = lease, away
+        self.outage_behaviour = _OUTAGE_BEHAVIOUR[outage_policy]
+        self._lease, self._outage_policy = lease, outage_policy
         # Client's thread only; other threads post functions, so gates and permits need no lock.
         self._gates: dict[str, Gate] = {}
         self._permit_numbers = count(1)
         # Last: the thread starts here, and uses the fields above.
         super().__init__(make_connection, server_address, patience, _logger)
 
-    def ask(self, gate: str, request: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
+    def request_permit(self, gate_name: str, request: PermitRequest, on_answer: Callable[[], object]) -> LocalPermit:
         """Request a permit, and return it at once, before the server grants it; may be called from any thread."""
         permit = LocalPermit(request, on_answer, self.post)
-        if not self.post(lambda: self._enter(gate, permit)):  # closed by another thread meanwhile
+        if not self.post(lambda: self._enter_gate(gate_name, permit)):  # closed by another thread meanwhile
             permit.refuse(self.closing_error())
         return permit
 
-    def _enter(self, name: str, permit: LocalPermit) -> None:
+    def _enter_gate(self, gate_name: str, permit: LocalPermit) -> None:
         request = permit.request
-        gate = self._gates.get(name)
+        gate = self._gates.get(gate_name)
         settings = LimitSettings.of(request.limit, self._lease)
         if gate is None:
-            gate = self._gates[name] = Gate(name, settings, self.server_address)
+            gate = self._gates[gate_name] = Gate(gate_name, settings, self.server_address)
         # Begins with the client's id: by this prefix, the Redis script finds all permits of a dead process.
-        permit.gate, permit.id = gate, f"{self.client}.{next(self._permit_numbers)}"
+        permit.gate, permit.id = gate, f"{self.client_id}.{next(self._permit_numbers)}"
         # Two limits of one name in one process: neither settings may silently win.
         if gate.settings != settings:
             reason = (
-                f"is asked for the limit {name!r} with {gate.settings.text} and with {settings.text}. Give each a name"
+                f"is asked for the limit {gate_name!r} with {gate.settings.text} and with {settings.text}. "
+                "Give each a name of its own."
             )
-            permit.refuse(StorageError(self.server_address, reason + " of its own."))
+            permit.refuse(StorageError(self.server_address, reason))
         else:
-            gate.enter(permit)
+            gate.request_permit(permit)
 
     def has_work(self) -> bool:
         return bool(self._gates)
 
-    async def listen(self, connection: LimitsTransport) -> None:
-        async for name, permit_id, token in connection.grants():
-            if (gate := self._gates.get(name)) is not None:  # a gate that is gone has no permits left
-                gate.note_grant(permit_id, token)
+    async def receive_notifications(self, connection: LimitsTransport) -> None:
+        async for gate_name, permit_id, token in connection.grants():
+            if (gate := self._gates.get(gate_name)) is not None:  # a gate that is gone has no permits left
+                gate.accept_grant(permit_id, token)
         raise UnreachableError("it says no more")
 
-    async def send_due(self, connection: LimitsTransport) -> float:
+    async def send_due_messages(self, connection: LimitsTransport) -> float:
         now = self.loop.time()
         # Gates are named by keys, which models may choose without end: a finished gate is dropped.
         for gate in [gate for gate in self._gates.values() if gate.can_drop(now)]:
             del self._gates[gate.name]
-        due_gates = [gate for gate in self._gates.values() if gate.next_due(now) <= now]
+        due_gates = [gate for gate in self._gates.values() if gate.next_message_time(now) <= now]
         if due_gates:
-            steps = [gate.next_step(now) for gate in due_gates]
+            steps = [gate.take_next_step(now) for gate in due_gates]
             for gate, answer in zip(due_gates, await connection.send_steps(steps), strict=True):
                 # In the order of the steps. If this task is cancelled before, `forget_connection` has all sent again.
                 gate.apply_answer(answer, self.loop.time())
-        return min((gate.next_due(now) for gate in self._gates.values()), default=math.inf)
+        return min((gate.next_message_time(now) for gate in self._gates.values()), default=math.inf)
 
-    def answer_waiting(self) -> None:
+    def answer_waiting_callers(self) -> None:
         if self._outage_policy == "refuse":
             for gate in self._gates.values():
-                gate.refuse(
+                gate.refuse_waiting(
                     lambda permit: f"{self.server_address}, which has {permit.request.title}, cannot be reached"
                 )
 
-    def refuse_all(self, error: StorageError) -> None:
+    def fail_all_callers(self, error: StorageError) -> None:
         # A list, because gates without permits are deleted on the way.
         for gate in list(self._gates.values()):
-            gate.refuse(lambda _: StorageError(error.database, error.reason))
+            gate.refuse_waiting(lambda _: StorageError(error.database, error.reason))
             if not gate.permits:
                 del self._gates[gate.name]
 
@@ -559,7 +580,7 @@ class LimitStore(ServerStore):
         patience: float = 1.0,
     ) -> None:
         super().__init__(url, prefix)
-        if name is not None and not is_name(name):
+        if name is not None and not is_valid_name(name):
             raise ValueError(f"{self._store_name}(name=...) is {NAME_RULE}, got {name!r}")
         check_seconds(self._store_name, least=0.1, longest=MAX_SECONDS, lease=lease)
         check_seconds(self._store_name, least=0.0, longest=MAX_SECONDS, patience=patience)
@@ -568,9 +589,9 @@ class LimitStore(ServerStore):
         self._name = name
         self._outage_policy: OutagePolicy = away
         self._lease, self._patience = lease, patience
-        # Any thread may be the first to use the store, so `_current` is read and replaced under the lock only.
+        # Any thread may be the first to use the store, so `_current_client` is read and replaced under the lock only.
         self._lock = threading.Lock()
-        self._current: LimitsClient | None = None
+        self._current_client: LimitsClient | None = None
 
     @property
     def name(self) -> str | None:
@@ -594,26 +615,26 @@ class LimitStore(ServerStore):
         if len(name) > 200 or not name.isprintable() or not name.isascii():  # not every server accepts it
             name = f"sha256:{hashlib.sha256(name.encode(errors='backslashreplace')).hexdigest()}"
         with self._lock:
-            client = self._current
+            client = self._current_client
             if client is None or client.pid != os.getpid():  # after a fork the child has the object, but not the thread
                 options = {"patience": self._patience, "lease": self._lease}
                 client = LimitsClient(self._connection_factory(), self._server_address, self._outage_policy, **options)
-                self._current = client
+                self._current_client = client
                 # Stops the thread when the store is garbage. At exit, `_close_all` waits for the final messages.
                 weakref.finalize(self, client.dismiss).atexit = False
-        return client.ask(f"{name}/{request.key}" if request.key else name, request, on_answer)
+        return client.request_permit(f"{name}/{request.key}" if request.key else name, request, on_answer)
 
     def close(self) -> None:
         """Send the remaining messages and close the connection, in one second at most; the next use opens a new one."""
         with self._lock:
-            client, self._current = self._current, None
+            client, self._current_client = self._current_client, None
         if client is not None:
             # Outside the lock: other threads may use the store meanwhile, with a new client.
             client.close()
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the state for pickle and copy, without the background client: the copy will make a new client."""
-        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_current_client")}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, _lock=threading.Lock(), _current=None)
+        vars(self).update(state, _lock=threading.Lock(), _current_client=None)

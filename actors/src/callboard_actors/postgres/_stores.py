@@ -8,10 +8,10 @@ from callboard_actors._server.fleet._member import FleetStore
 class _OnPostgres(ServerStore):
     server = "PostgreSQL"
     schemes = ("postgresql", "postgres")
-    examples = "'postgresql://user:password@localhost:5432/app'"
+    example_urls = "'postgresql://user:password@localhost:5432/app'"
     package, extra = "psycopg", "postgres"
     needs_host = False  # the driver has a default
-    transports = "callboard_actors.postgres._transports"
+    transport_module = "callboard_actors.postgres._transports"
 
 
 class PostgresLimits(_OnPostgres, LimitStore):
@@ -31,7 +31,7 @@ class PostgresLimits(_OnPostgres, LimitStore):
     Raises the same errors as `RedisLimits`.
     """
 
-    transport = "PostgresLimitsTransport"
+    transport_class = "PostgresLimitsTransport"
 
 
 class PostgresFleet(_OnPostgres, FleetStore):
@@ -55,4 +55,4 @@ class PostgresFleet(_OnPostgres, FleetStore):
     Raises the same errors as `callboard_actors.redis.RedisLimits`, and `ValueError` if the secret is missing or short.
     """
 
-    transport = "PostgresFleetTransport"
+    transport_class = "PostgresFleetTransport"

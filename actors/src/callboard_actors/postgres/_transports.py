@@ -13,8 +13,8 @@ from psycopg.conninfo import conninfo_to_dict
 
 from callboard import StorageError
 from callboard_actors._server._client import UnreachableError, error_text
-from callboard_actors._server._limits import Answer, Step
-from callboard_actors._server.fleet._client import Address, Common, KeyOwner
+from callboard_actors._server._limits import Step, StepAnswer
+from callboard_actors._server.fleet._client import FleetSettings, KeyOwner, OwnerAddress
 
 _OLDEST_VERSION = 13
 """Oldest supported version of PostgreSQL."""
@@ -60,21 +60,21 @@ class PostgresConnection:
         self._url = url
         self._server_address = server_address
         self._prefix = prefix
-        self._client = ""
+        self._client_id = ""
         # Two connections, because waiting for notifications would block the statements.
         self._statement_connection: Any = None
         self._notification_connection: Any = None
 
-    async def open(self, client: str) -> None:
-        """Connect to the server as `client`, create missing tables and functions, and listen on its channel."""
-        self._client = client
-        with self._errors():
+    async def open(self, client_id: str) -> None:
+        """Connect to the server as `client_id`, create missing tables and functions, and listen on its channel."""
+        self._client_id = client_id
+        with self._translate_errors():
             self._statement_connection = await self._connect()
             await self._create_schema()
             self._notification_connection = await self._connect()
             # Composed as an identifier: LISTEN takes no parameters, and the name contains the client's id.
             await self._notification_connection.execute(
-                sql.SQL("LISTEN {}").format(sql.Identifier(self.channel + client))
+                sql.SQL("LISTEN {}").format(sql.Identifier(self.channel + client_id))
             )
 
     async def _connect(self) -> Any:
@@ -120,7 +120,7 @@ class PostgresConnection:
 
     async def _execute(self, statement: str, *arguments: object, seconds: float | None) -> list[Any]:
         """Execute a statement and return its rows. After an `UnreachableError`, it may have been executed."""
-        with self._errors():
+        with self._translate_errors():
             # A timeout becomes `UnreachableError`, and the connection is closed with whatever it was doing.
             async with asyncio.timeout(seconds):
                 cursor = await self._statement_connection.execute(statement, arguments, prepare=True)
@@ -128,7 +128,7 @@ class PostgresConnection:
 
     async def _notifications(self) -> AsyncIterator[str]:
         """Yield the texts of the notifications."""
-        with self._errors():
+        with self._translate_errors():
             async for notice in self._notification_connection.notifies():
                 yield notice.payload
 
@@ -140,7 +140,7 @@ class PostgresConnection:
                     await connection.close()
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         """Translate the driver's errors in a block: `UnreachableError` if a retry may help, or `StorageError`."""
         try:
             yield
@@ -152,17 +152,17 @@ class PostgresConnection:
             raise StorageError(self._server_address, f"cannot keep {self.data_noun}: {error}") from error
 
 
-def _answer_timeout(lease: int) -> float:
+def _answer_timeout(lease_us: int) -> float:
     """Return the seconds to wait for an answer of the server: half of the lease, and at least one second."""
-    # `lease` is in microseconds. After this time, the lease can still be renewed.
-    return max(1.0, lease / 2e6)
+    # After this time, the lease can still be renewed.
+    return max(1.0, lease_us / 2e6)
 
 
 # Limits.
 
 _STEP = "SELECT callboard_limits_step_1(%s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s, %s)"
 # Gates have no expiry of their own in PostgreSQL: each process that connects deletes the gates that nobody uses.
-_FORGET = """
+_DELETE_UNUSED_GATES = """
 WITH gone AS (
     DELETE FROM callboard_limits_gates WHERE until < extract(epoch FROM clock_timestamp()) * 1000000 RETURNING gate
 ), clients AS (DELETE FROM callboard_limits_clients USING gone WHERE callboard_limits_clients.gate = gone.gate
@@ -182,34 +182,34 @@ class PostgresLimitsTransport(PostgresConnection):
     last_function = "callboard_limits_step_1"
     channel = "callboard_"
 
-    async def open(self, client: str) -> None:
+    async def open(self, client_id: str) -> None:
         """Open both connections, and delete the stored state of limits that no process uses."""
-        await super().open(client)
-        with self._errors():
-            await self._statement_connection.execute(_FORGET)
+        await super().open(client_id)
+        with self._translate_errors():
+            await self._statement_connection.execute(_DELETE_UNUSED_GATES)
 
-    async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
+    async def send_steps(self, steps: Sequence[Step]) -> Sequence[StepAnswer]:
         # One transaction each: a step holds its gate's lock, and two processes must not wait for each other.
         return [await self._send_step(step) for step in steps]
 
-    async def _send_step(self, step: Step) -> Answer:
+    async def _send_step(self, step: Step) -> StepAnswer:
         settings = step.settings
-        counts = [settings.concurrency, settings.queue, settings.calls]
-        times = [settings.per, settings.lease, settings.restart_pause]
-        ops = json.dumps([op.fields for op in step.ops])
-        gate = f"{self._prefix}:{step.gate}"
-        arguments = [gate, self._client, step.epoch, settings.text, *counts, *times, step.wants_all_permits, ops]
+        counts = [settings.concurrency, settings.max_waiting, settings.rate_calls]
+        times = [settings.rate_period_us, settings.lease_us, settings.restart_pause_us]
+        changes = json.dumps([change.fields for change in step.changes])
+        gate = f"{self._prefix}:{step.gate_name}"
+        arguments = [gate, self._client_id, step.epoch, settings.text, *counts, *times, step.wants_all_permits, changes]
         # One row with one column, a JSON object.
-        [[answer]] = await self._execute(_STEP, *arguments, seconds=_answer_timeout(settings.lease))
+        [[answer]] = await self._execute(_STEP, *arguments, seconds=_answer_timeout(settings.lease_us))
         if "epoch" not in answer:
-            return Answer(other_settings=answer.get("other", ""))
+            return StepAnswer(other_settings=answer.get("other", ""))
         opens_in = answer["opens_in"]
-        return Answer(
+        return StepAnswer(
             epoch=answer["epoch"],
             opens_in=None if opens_in is None or opens_in < 0 else opens_in / 1e6,  # below 0: it is open
-            granted=answer["granted"],
-            queued=answer["queued"],
-            full={permit_id: (running, waiting) for permit_id, (running, waiting) in answer["full"].items()},
+            granted_tokens=answer["granted"],
+            queue_positions=answer["queued"],
+            refusal_counts={permit_id: (running, waiting) for permit_id, (running, waiting) in answer["full"].items()},
         )
 
     async def grants(self) -> AsyncIterator[tuple[str, str, int]]:
@@ -235,15 +235,15 @@ class PostgresFleetTransport(PostgresConnection):
     last_function = "callboard_fleet_leave_1"
     channel = "callboard_fleet_"
 
-    def __init__(self, url: str, server_address: str, prefix: str, common: Common) -> None:
+    def __init__(self, url: str, server_address: str, prefix: str, fleet_settings: FleetSettings) -> None:
         super().__init__(url, server_address, prefix)
-        self._common = common
+        self._fleet_settings = fleet_settings
         self._listener: asyncio.Task[None] | None = None
 
-    async def open(self, client: str) -> None:
+    async def open(self, client_id: str) -> None:
         """Open both connections of this process (for requests and notifications), and turn synchronous commits on."""
-        await super().open(client)
-        with self._errors():
+        await super().open(client_id)
+        with self._translate_errors():
             # The database may default to `off`, which can lose the last commits in a crash: a key could get two owners.
             await self._statement_connection.execute("SET synchronous_commit TO on")
 
@@ -255,53 +255,53 @@ class PostgresFleetTransport(PostgresConnection):
         return row
 
     async def _fetch(self, statement: str, *arguments: object) -> list[Any]:
-        return await self._execute(statement, *arguments, seconds=_answer_timeout(self._common.lease))
+        return await self._execute(statement, *arguments, seconds=_answer_timeout(self._fleet_settings.lease_us))
 
-    async def beat(self) -> bool:
+    async def send_heartbeat(self) -> bool:
         was_member, other_settings = await self._call_function(
-            "beat", self._client, self._common.lease, self._common.text
+            "beat", self._client_id, self._fleet_settings.lease_us, self._fleet_settings.text
         )
         if other_settings is not None:  # other members have other settings
-            raise self._common.refusal(self._server_address, other_settings)
+            raise self._fleet_settings.refusal_error(self._server_address, other_settings)
         return bool(was_member)
 
-    async def own(self, server_key: str) -> KeyOwner:
-        owner, token = await self._call_function("own", server_key, self._client)
-        return KeyOwner(owner=owner, token=token)
+    async def acquire_key(self, server_key: str) -> KeyOwner:
+        owner, token = await self._call_function("own", server_key, self._client_id)
+        return KeyOwner(owner_id=owner, token=token)
 
-    async def are_owners(self, addresses: Sequence[Address]) -> Sequence[bool]:
+    async def are_owners(self, addresses: Sequence[OwnerAddress]) -> Sequence[bool]:
         return [
-            bool((await self._call_function("owns", address.server_key, address.owner, address.token))[0])
+            bool((await self._call_function("owns", address.server_key, address.owner_id, address.token))[0])
             for address in addresses
         ]
 
-    async def send(self, to: Address, number: int, ask: str, frame: bytes) -> bool:
-        arguments = (to.server_key, to.owner, to.token, self._client, number, ask, frame)
+    async def send_ask(self, address: OwnerAddress, ask_number: int, ask_id: str, frame: bytes) -> bool:
+        arguments = (address.server_key, address.owner_id, address.token, self._client_id, ask_number, ask_id, frame)
         return bool((await self._call_function("send", *arguments))[0])
 
-    async def begin(self, server_key: str, token: int, ask: str) -> bool:
-        return bool((await self._call_function("begin", server_key, self._client, token, ask))[0])
+    async def begin_ask(self, server_key: str, token: int, ask_id: str) -> bool:
+        return bool((await self._call_function("begin", server_key, self._client_id, token, ask_id))[0])
 
-    async def recall(self, owner: str, ask: str, marker: bytes) -> bool:
-        return bool((await self._call_function("recall", owner, ask, self._client, marker))[0])
+    async def recall_ask(self, owner_id: str, ask_id: str, marker: bytes) -> bool:
+        return bool((await self._call_function("recall", owner_id, ask_id, self._client_id, marker))[0])
 
-    async def tell(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
+    async def put_messages(self, messages: Sequence[tuple[str, bytes, str]]) -> None:
         # Autocommit makes each message a transaction of its own; if the connection breaks, all of them are sent again.
-        for to, frame, ask in messages:
-            await self._call_function("tell", self._client, to, frame, ask)
+        for receiver_id, frame, ask_id in messages:
+            await self._call_function("tell", self._client_id, receiver_id, frame, ask_id)
 
-    async def give_back(self, server_key: str, token: int) -> None:
-        await self._call_function("free", server_key, self._client, token)
+    async def release_key(self, server_key: str, token: int) -> None:
+        await self._call_function("free", server_key, self._client_id, token)
 
-    async def save(self, server_key: str, token: int, state: bytes) -> bool:
+    async def save_state(self, server_key: str, token: int, state: bytes) -> bool:
         return bool((await self._call_function("save", server_key, token, state))[0])
 
-    async def load(self, server_key: str) -> bytes | None:
+    async def load_state(self, server_key: str) -> bytes | None:
         statement = "SELECT state FROM callboard_fleet_keys WHERE fleet = %s AND gate = %s"
         rows = await self._fetch(statement, self._prefix, server_key)
         return bytes(rows[0][0]) if rows and rows[0][0] is not None else None
 
-    async def mail(self) -> AsyncIterator[Sequence[bytes]]:
+    async def mail_batches(self) -> AsyncIterator[Sequence[bytes]]:
         notification = asyncio.Event()
         self._listener = asyncio.ensure_future(self._listen(notification))
         # Reads everything that is there, and not from the last id on: ids are assigned before the commit, so a message
@@ -311,11 +311,11 @@ class PostgresFleetTransport(PostgresConnection):
             # Before the read: a message that comes during the read sets it again.
             notification.clear()
             # No timeout: the heartbeats use the same connection, so they notice if it hangs.
-            if rows := await self._execute(query, self._prefix, self._client, _MAIL_BATCH, seconds=None):
+            if rows := await self._execute(query, self._prefix, self._client_id, _MAIL_BATCH, seconds=None):
                 yield [bytes(frame) for _, frame in rows]
                 # Reached only when the next batch is requested, so after this one was handled. If the connection breaks
                 # before that, the batch is delivered again; receivers ignore repetitions.
-                ids = [number for number, _ in rows]
+                ids = [ask_number for ask_number, _ in rows]
                 await self._execute("DELETE FROM callboard_fleet_mail WHERE id = ANY(%s)", ids, seconds=None)
                 continue
             if self._listener.done():
@@ -327,8 +327,8 @@ class PostgresFleetTransport(PostgresConnection):
         async for _ in self._notifications():
             notification.set()
 
-    async def leave(self) -> None:
-        await self._call_function("leave", self._client)
+    async def leave_fleet(self) -> None:
+        await self._call_function("leave", self._client_id)
 
     async def close(self) -> None:
         """Close both connections in whatever state they are; never raises."""

@@ -27,7 +27,7 @@ class RedisLimits(LimitStore):
 
     server = "Redis"
     schemes = ("redis", "rediss", "unix")
-    examples = "'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
+    example_urls = "'redis://localhost:6379/0', 'rediss://host' or 'unix:///run/redis.sock'"
     package = extra = "redis"
-    transports = "callboard_actors.redis._transports"
-    transport = "RedisLimitsTransport"
+    transport_module = "callboard_actors.redis._transports"
+    transport_class = "RedisLimitsTransport"

@@ -14,7 +14,7 @@ from redis.backoff import NoBackoff
 
 from callboard import StorageError
 from callboard_actors._server._client import UnreachableError, error_text
-from callboard_actors._server._limits import Answer, Step
+from callboard_actors._server._limits import Step, StepAnswer
 
 _OLDEST_VERSION = (6, 2)
 """Oldest supported version of Redis."""
@@ -83,63 +83,66 @@ class RedisLimitsTransport:
         self._server_address = server_address
         self._prefix = prefix
         self._channel = f"{prefix}:to:"
-        # `_sha` is asked for anew on each connection: a restarted server has forgotten its scripts.
-        self._client = self._sha = ""
+        # `_script_hash` is asked for anew on each connection: a restarted server has forgotten its scripts.
+        self._client_id = self._script_hash = ""
         self._run_id = ""
         """Id of the server's present run, which changes with each restart."""
-        self._began = 0
+        self._server_started_at = 0
         """Time at which the server started, in microseconds on its own clock; up to a second too late."""
         self._pubsub: Any = None
 
-    async def open(self, client: str) -> None:
-        """Connect as `client`, check the server's version, subscribe to its channel, and load the Lua script."""
-        self._client = client
-        with self._errors():
+    async def open(self, client_id: str) -> None:
+        """Connect as `client_id`, check the server's version, subscribe to its channel, and load the Lua script."""
+        self._client_id = client_id
+        with self._translate_errors():
             server = await self._redis.info("server")
             version = str(server["redis_version"])
-            if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST_VERSION:
+            if tuple(int(key_part) for key_part in version.split(".")[:2]) < _OLDEST_VERSION:
                 oldest_version = ".".join(map(str, _OLDEST_VERSION))
                 raise StorageError(self._server_address, f"is Redis {version}; limits need {oldest_version} or later.")
             now, _ = await self._redis.time()
             # The uptime is rounded down to whole seconds. Plus one second, the result is never earlier than the real
             # start, so the time in which a restarted server gives nothing away is never too short.
-            self._began = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
+            self._server_started_at = (now + 1 - int(server["uptime_in_seconds"])) * 1_000_000
             self._run_id = server["run_id"]
             self._pubsub = self._redis.pubsub()
-            await self._pubsub.subscribe(self._channel + client)
+            await self._pubsub.subscribe(self._channel + client_id)
             # Wait for the confirmation: a notification sent before the subscription would be lost without a trace.
             if await self._pubsub.get_message(timeout=5.0) is None:
                 raise UnreachableError("it does not answer")
             # Last: by now this process receives the notifications that the script causes.
             script = files("callboard_actors.redis").joinpath("_step.lua")
-            self._sha = await self._redis.script_load(script.read_text())
+            self._script_hash = await self._redis.script_load(script.read_text())
 
-    async def send_steps(self, steps: Sequence[Step]) -> Sequence[Answer]:
+    async def send_steps(self, steps: Sequence[Step]) -> Sequence[StepAnswer]:
         # Each run of the script is atomic by itself.
-        with self._errors():
+        with self._translate_errors():
             if len(steps) == 1:
-                return [_answer_of(await self._redis.evalsha(self._sha, *self._arguments(steps[0])))]
+                return [_decode_answer(await self._redis.evalsha(self._script_hash, *self._arguments(steps[0])))]
             # No transaction: the keys of one run share a hash slot, those of several runs need not.
             async with self._redis.pipeline(transaction=False) as pipeline:
                 for step in steps:
-                    pipeline.evalsha(self._sha, *self._arguments(step))
-                return [_answer_of(answer) for answer in await pipeline.execute()]
+                    pipeline.evalsha(self._script_hash, *self._arguments(step))
+                return [_decode_answer(answer) for answer in await pipeline.execute()]
 
     def _arguments(self, step: Step) -> list[object]:
         settings = step.settings
         # The braces put all keys of a gate into one hash slot, as a script in a Redis cluster needs.
-        keys = [f"{self._prefix}:{{{step.gate}}}:{part}" for part in _KEY_PARTS]
+        keys = [f"{self._prefix}:{{{step.gate_name}}}:{key_part}" for key_part in _KEY_PARTS]
         # Lua has no `None` among its arguments: -1 stands for "no limit".
-        counts = [-1 if number is None else number for number in (settings.concurrency, settings.queue, settings.calls)]
-        times = [settings.per, settings.lease, settings.restart_pause]
-        server = [self._run_id, self._began, int(step.wants_all_permits), self._channel, step.gate]
-        ops = [part for op in step.ops for part in op.fields]
+        counts = [
+            -1 if number is None else number
+            for number in (settings.concurrency, settings.max_waiting, settings.rate_calls)
+        ]
+        times = [settings.rate_period_us, settings.lease_us, settings.restart_pause_us]
+        server = [self._run_id, self._server_started_at, int(step.wants_all_permits), self._channel, step.gate_name]
+        changes = [key_part for change in step.changes for key_part in change.fields]
         # In the order in which `_step.lua` reads ARGV.
-        return [len(keys), *keys, self._client, step.epoch, settings.text, *counts, *times, *server, *ops]
+        return [len(keys), *keys, self._client_id, step.epoch, settings.text, *counts, *times, *server, *changes]
 
     async def grants(self) -> AsyncIterator[tuple[str, str, int]]:
         while True:
-            with self._errors():
+            with self._translate_errors():
                 message = await self._pubsub.get_message(ignore_subscribe_messages=True, timeout=None)
             if message is not None:
                 # From the right: the name of a gate may have spaces.
@@ -154,7 +157,7 @@ class RedisLimitsTransport:
                     await connection.aclose()
 
     @contextmanager
-    def _errors(self) -> Generator[None]:
+    def _translate_errors(self) -> Generator[None]:
         """Translate Redis errors in a `with` block: `UnreachableError` if a retry may help, or `StorageError`."""
         try:
             yield
@@ -169,21 +172,23 @@ class RedisLimitsTransport:
             raise StorageError(self._server_address, f"cannot keep limits: {error}") from error
 
 
-def _answer_of(answer: list[Any]) -> Answer:
+def _decode_answer(answer: list[Any]) -> StepAnswer:
     match answer[0]:
         case "ok":
             _, epoch, opens_in, granted, queued, full = answer
-            return Answer(
+            return StepAnswer(
                 epoch=epoch,
                 opens_in=None if opens_in < 0 else opens_in / 1e6,
-                granted={permit_id: int(token) for permit_id, token in zip(granted[::2], granted[1::2], strict=True)},
-                queued=dict(zip(queued[::2], queued[1::2], strict=True)),
-                full={
+                granted_tokens={
+                    permit_id: int(token) for permit_id, token in zip(granted[::2], granted[1::2], strict=True)
+                },
+                queue_positions=dict(zip(queued[::2], queued[1::2], strict=True)),
+                refusal_counts={
                     permit_id: (running, waiting)
                     for permit_id, running, waiting in zip(full[::3], full[1::3], full[2::3], strict=True)
                 },
             )
         case "other":
-            return Answer(other_settings=answer[1])
+            return StepAnswer(other_settings=answer[1])
         case _:
-            return Answer()
+            return StepAnswer()

@@ -3,7 +3,8 @@
 The argument holds while both clocks of the lease do, the server's and the owner's. Otherwise tokens protect: see the
 six gaps below.
 
-Let L be the lease, S = SAFE * L and C = CLEAN_UP * L. `t` is the owner's clock when it sends a heartbeat.
+Let L be the lease, S = SAFE_FRACTION * L and C = CLEAN_UP_FRACTION * L. `t` is the owner's clock when it sends a
+heartbeat.
 
 1. *The server waits.* It gives the key of a silent owner to another member when L has passed on the server's clock
    since it handled the last heartbeat. It handled that after `t`, so on the owner's clock nobody else owns the key
@@ -50,21 +51,21 @@ a heartbeat that hangs is given up at L / 2, which leaves L / 10 to try again on
 
 Where each step is: 1 `own` and `beat` in `postgres/_fleet.sql`. 2 `_util/_boot_clock`. 3
 `LeasedRunner` in callboard's `actors/_runner`, through `KeyOwnership.is_current`; `FleetSnapshots.save` in `_member`. 4
-`_watch_lease` in `_client`, `Router.lose`, `FleetActors._lose`, `Incarnation.kill`. 5 `renew`, and the era in
-`Router._find_owner`. 6 `KeyedActors._end`, `Router.free`.
+`_watch_lease` in `_client`, `Router.lose_key`, `FleetActors._lose`, `Incarnation.kill`. 5 `renew`, and the era in
+`Router._find_owner`. 6 `KeyedActors._end`, `Router.free_key`.
 """
 
 from collections.abc import Callable
 
 from callboard_actors._util._boot_clock import now
 
-BEATS = 4
+HEARTBEATS_PER_LEASE = 4
 """Number of heartbeats that are sent within one lease."""
-SAFE = 3 / 5
+SAFE_FRACTION = 3 / 5
 """Fraction of the lease after which an owner that could not renew the lease gives up its keys."""
-CLEAN_UP = 1 / 3
+CLEAN_UP_FRACTION = 1 / 3
 """Fraction of the lease within which an owner that gave up its keys must end the code that runs for them."""
-SHORTEST = 1.0
+SHORTEST_LEASE = 1.0
 """Shortest allowed lease, in seconds; with less, threads of a busy machine would learn of lost keys too late."""
 
 
@@ -89,17 +90,17 @@ class Lease:
         """Return whether this member certainly still owns its keys of `era`; each loss of all keys begins a new era."""
         # Three reads without a lock, in any thread. The era is read last: a late answer to a heartbeat loses all keys
         # and then renews the lease for a new era, and an old era that was compared before that would be taken for safe.
-        return self._is_member and self.safe_for() > 0 and era == self.era
+        return self._is_member and self.seconds_until_unsafe() > 0 and era == self.era
 
-    def safe_for(self) -> float:
+    def seconds_until_unsafe(self) -> float:
         """Return the seconds until all keys must be given up, if nothing renews the lease."""
-        return self._renewed_at + SAFE * self.seconds - self._clock()
+        return self._renewed_at + SAFE_FRACTION * self.seconds - self._clock()
 
     def is_lost(self) -> bool:
         """Return whether a member's keys must be given up now, because no heartbeat renewed the lease in time."""
-        return self._is_member and self.safe_for() <= 0
+        return self._is_member and self.seconds_until_unsafe() <= 0
 
-    def lose(self) -> None:
+    def lose_all_keys(self) -> None:
         """Record that this member has lost all its keys; from now on, `is_safe()` returns False for these keys."""
         self._is_member = False
         self.era += 1
@@ -107,9 +108,9 @@ class Lease:
     def renew(self, sent_at: float, *, was_member: bool) -> bool:
         """Renew the lease from `sent_at`, when its heartbeat was sent; return whether this member has kept its keys."""
         # A first heartbeat has no keys to lose. Later, both sides must agree that the lease never ended.
-        keeps = not self._is_member or (was_member and self.safe_for() > 0)
-        if not keeps:
-            self.lose()
+        keeps_keys = not self._is_member or (was_member and self.seconds_until_unsafe() > 0)
+        if not keeps_keys:
+            self.lose_all_keys()
         # From the time of sending, not of the answer: the server counts its lease from a moment between the two.
         self._renewed_at, self._is_member = sent_at, True
-        return keeps
+        return keeps_keys

@@ -1,6 +1,6 @@
 """Base class of `PostgresFleet`, and the membership of one process in a fleet.
 
-`Answers` runs asks of other members in the actors of this process. `FleetSnapshots` saves states of actors.
+`AskReceiver` runs asks of other members in the actors of this process. `FleetSnapshots` saves states of actors.
 """
 
 import logging
@@ -19,8 +19,8 @@ from callboard_actors._engine import _replies
 from callboard_actors._engine._frames import Kind
 from callboard_actors._engine._pickles import loads
 from callboard_actors._server._client import ServerStore
-from callboard_actors._server.fleet._client import Common, FleetClient, FleetTransport
-from callboard_actors._server.fleet._lease import CLEAN_UP, SHORTEST
+from callboard_actors._server.fleet._client import FleetClient, FleetSettings, FleetTransport
+from callboard_actors._server.fleet._lease import CLEAN_UP_FRACTION, SHORTEST_LEASE
 from callboard_actors._server.fleet._messages import (
     AskContents,
     ForgedError,
@@ -36,57 +36,57 @@ from callboard_actors._util._options import check_seconds
 
 # Asks of other members.
 
-_KINDS: dict[Kind, MessageKind] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST: "lost"}
+_MESSAGE_KINDS: dict[Kind, MessageKind] = {Kind.VALUE: "value", Kind.RAISED: "raised", Kind.LOST: "lost"}
 
 
-class Answers:
+class AskReceiver:
     """Receiver of asks (actor calls) from other members: runs them in the actors of this process, and sends replies."""
 
     def __init__(self, host: FleetHost, router: Router) -> None:
         self._host = host
         self._router = router
         # By id of each ask that runs here. The entry is removed when the reply is made.
-        self._cancels: dict[str, Callable[[], object]] = {}
+        self._cancel_functions: dict[str, Callable[[], object]] = {}
         # Number of the last ask, by sender. A message with this or a lower number is a replay, and is ignored.
         self._last_numbers: dict[str, int] = {}
 
-    def receive(self, message: Message) -> None:
+    def receive_message(self, message: Message) -> None:
         """Handle a message of another member, which is an ask or the cancellation of an ask."""
         if message.kind == "cancel":
-            if (cancel := self._cancels.get(message.ask)) is not None:
+            if (cancel := self._cancel_functions.get(message.ask_id)) is not None:
                 cancel()
             return
         contents: AskContents = message.payload
         # The sender counts up, and the server delivers in order.
-        if contents.number <= self._last_numbers.get(message.sender, 0):
+        if contents.ask_number <= self._last_numbers.get(message.sender_id, 0):
             return
-        self._last_numbers[message.sender] = contents.number
-        key = loads(contents.key)
+        self._last_numbers[message.sender_id] = contents.ask_number
+        key = loads(contents.pickled_key)
         ownership = self._router.ownership_of(key)
         cancel = None
         # The ask names the token that its sender knows: an ask for an earlier ownership of the key must not run.
         if ownership is not None and ownership.token == contents.token:
-            cancel = self._host.serve(key, partial(self._answer, message, contents, key))
+            cancel = self._host.serve(key, partial(self._run_ask, message, contents, key))
             if cancel is None:
                 # `serve` found the event loop of the actors closed without `leave()`: this member can answer nothing.
                 self._router.client.dismiss()
         if cancel is None:
-            self._router.client.start(partial(self._send_back, message, contents))
+            self._router.client.start_task(partial(self._send_ask_back, message, contents))
         else:
-            # `_reply` runs in this thread, too, so it cannot run before the entry is here.
-            self._cancels[message.ask] = cancel
+            # `_queue_reply` runs in this thread, too, so it cannot run before the entry is here.
+            self._cancel_functions[message.ask_id] = cancel
 
-    async def _send_back(self, message: Message, contents: AskContents) -> None:
+    async def _send_ask_back(self, message: Message, contents: AskContents) -> None:
         """Tell the sender of an ask to find the key's owner again, because the ask did not begin in this process."""
         # "moved" is sent before the key is freed. An asker that finds the key without this owner treats an ask that may
         # have begun as unknown. An asker that repeats too early still finds this owner, and gets "moved" again.
-        self._router.tell(message.sender, "moved", message.ask, is_last=True)
-        ownership = self._router.ownership_of(loads(contents.key))
+        self._router.queue_message(message.sender_id, "moved", message.ask_id, is_last=True)
+        ownership = self._router.ownership_of(loads(contents.pickled_key))
         if ownership is None or ownership.token != contents.token:
             # The server may still name this process as the owner under that token.
-            await self._router.free(contents.server_key, contents.token)
+            await self._router.free_key(contents.server_key, contents.token)
 
-    async def _answer(self, message: Message, contents: AskContents, key: Hashable) -> None:
+    async def _run_ask(self, message: Message, contents: AskContents, key: Hashable) -> None:
         """Run an ask in the event loop of the actors, and post its reply to the client's thread."""
         # The outcome of a cancelled ask: every ask gets exactly one reply, in the `finally` below.
         kind: MessageKind = "cancelled"
@@ -94,7 +94,7 @@ class Answers:
         send_event = partial(self._send_event, message)
         try:
             # Within the `try`: an argument that cannot be unpickled here becomes the reply to this ask.
-            args, kwargs = loads(contents.arguments)
+            args, kwargs = loads(contents.pickled_arguments)
             ask = FleetAsk(
                 key=key,
                 handler=contents.handler,
@@ -105,56 +105,56 @@ class Answers:
                 grace=contents.grace,
             )
             with attach_context(contents.context, send_event, logs=False):
-                value = await self._host.answer(ask, partial(self._may_begin, message, contents))
+                value = await self._host.answer(ask, partial(self._request_permission, message, contents))
             frame_kind, reply = _replies.encode_result(value)
-            kind = _KINDS[frame_kind]
+            kind = _MESSAGE_KINDS[frame_kind]
         except KeyMovedError:  # the handler did not begin, so the asker may send the ask to the next owner
             kind = "moved"
         except Exception as error:
             frame_kind, reply = _replies.encode_error(error, "process")
-            kind = _KINDS[frame_kind]
+            kind = _MESSAGE_KINDS[frame_kind]
         finally:
-            self._router.client.post(partial(self._reply, message, contents, kind, reply))
+            self._router.client.post(partial(self._queue_reply, message, contents, kind, reply))
 
-    async def _may_begin(self, message: Message, contents: AskContents) -> bool:
+    async def _request_permission(self, message: Message, contents: AskContents) -> bool:
         """Request the server's permission to begin an ask in this process; return whether the server has given it."""
         # The server allows this to one process only, and to no process after the sender has recalled the ask.
         try:
-            return await self._router.client.run_in_thread(partial(self._request_begin, message, contents))
+            return await self._router.client.run_in_thread(partial(self._begin_at_server, message, contents))
         except StorageError:
             if self._router.client.is_closing:
                 raise KeyMovedError("this process has left the fleet") from None
             raise
 
-    async def _request_begin(self, message: Message, contents: AskContents) -> bool:
-        # Noted before the server is asked: from then on it may count the ask as begun, and `free` must wait for it.
-        if message.ask in self._cancels:  # otherwise it was cancelled meanwhile, and has its reply
-            self._router.note_begun(contents.server_key, contents.token, message.ask)
+    async def _begin_at_server(self, message: Message, contents: AskContents) -> bool:
+        # Noted before the server is asked: from then on it may count the ask as begun, and `free_key` must wait for it.
+        if message.ask_id in self._cancel_functions:  # otherwise it was cancelled meanwhile, and has its reply
+            self._router.note_begun(contents.server_key, contents.token, message.ask_id)
         # Repeated until answered; the server answers a repeated "begin" like the first one.
-        may_begin = await self._router.client.request(
-            lambda connection: connection.begin(contents.server_key, contents.token, message.ask)
+        may_begin = await self._router.client.request_until_answered(
+            lambda connection: connection.begin_ask(contents.server_key, contents.token, message.ask_id)
         )
         if may_begin:
-            self._router.tell(message.sender, "begun", message.ask)
+            self._router.queue_message(message.sender_id, "begun", message.ask_id)
         return may_begin
 
     def _send_event(self, message: Message, event: object) -> None:
-        self._router.client.post(lambda: self._router.tell(message.sender, "told", message.ask, event))
+        self._router.client.post(lambda: self._router.queue_message(message.sender_id, "told", message.ask_id, event))
 
-    def _reply(self, message: Message, contents: AskContents, kind: MessageKind, reply: bytes) -> None:
+    def _queue_reply(self, message: Message, contents: AskContents, kind: MessageKind, reply: bytes) -> None:
         # Runs in the client's thread, after every "told" that the handler posted.
-        self._cancels.pop(message.ask, None)
+        self._cancel_functions.pop(message.ask_id, None)
         if kind == "moved":
-            self._router.client.start(partial(self._send_back, message, contents))
+            self._router.client.start_task(partial(self._send_ask_back, message, contents))
         else:
-            self._router.tell(message.sender, kind, message.ask, reply, is_last=True)
+            self._router.queue_message(message.sender_id, kind, message.ask_id, reply, is_last=True)
         # Last: a key is freed only after the reply to each begun ask is in the outbox.
-        self._router.note_answered(message.ask)
+        self._router.note_answered(message.ask_id)
 
     @property
-    def is_quiet(self) -> bool:
+    def has_answered_all(self) -> bool:
         """Return whether every ask (actor call) that has arrived at this process has been answered."""
-        return not self._cancels
+        return not self._cancel_functions
 
 
 # The member.
@@ -179,10 +179,10 @@ class Member:
         **seconds: float,
     ) -> None:
         self._signer = signer
-        member = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
-        self._member = member
-        self._router = Router(host.name, member, signer, host.revoke)
-        self._answers = Answers(host, self._router)
+        member_id = uuid4().hex[:16]  # new for each membership, so that no message for an earlier one is taken for it
+        self._member_id = member_id
+        self._router = Router(host.name, member_id, signer, host.revoke)
+        self._ask_receiver = AskReceiver(host, self._router)
         # The asking side of `callboard.extend.Membership`.
         self.ownership_of, self.post, self.give_back = (
             self._router.ownership_of,
@@ -192,14 +192,14 @@ class Member:
         self.snapshots = FleetSnapshots(self._router, signer)
         # Last: the client's thread starts here, and its callbacks use the fields above.
         self._client = self._router.client = FleetClient(
-            member,
+            member_id,
             make_connection,
             server_address,
             **seconds,
-            on_mail=self._receive,
-            on_lost=self._router.lose_all,
-            on_beat=self._router.note_beat,
-            on_failure=self._router.fail_all,
+            on_message=self._receive_message,
+            on_keys_lost=self._router.lose_all_keys,
+            on_heartbeat=self._router.check_owners_soon,
+            on_failure=self._router.fail_waiting_asks,
         )
 
     async def leave(self) -> None:
@@ -207,24 +207,24 @@ class Member:
         self._router.has_left = True  # new asks fail from here on, while those that run may still be answered
         with anyio.move_on_after(_LEAVE_TIMEOUT):
             # Replies that are still to be sent need the server; without it, waiting is of no use.
-            while self._client.is_up and not (self._answers.is_quiet and self._router.is_quiet):
+            while self._client.is_up and not (self._ask_receiver.has_answered_all and self._router.has_sent_all):
                 await anyio.sleep(0.005)
         self._client.dismiss()
         with anyio.move_on_after(_LEAVE_TIMEOUT):
             while not self._client.has_ended:
                 await anyio.sleep(0.005)
 
-    def _receive(self, frame: bytes) -> None:
+    def _receive_message(self, frame: bytes) -> None:
         # Anyone with access to the server may have written this frame: it is unpickled only if its signature is valid.
         try:
-            message: Message = self._signer.unseal(self._member, frame)
+            message: Message = self._signer.load_signed(self._member_id, frame)
         except ForgedError as error:
             _logger.warning("%s: %s; is its secret another one?", self._client.server_address, error)
             return
         if message.kind in ("ask", "cancel"):
-            self._answers.receive(message)
+            self._ask_receiver.receive_message(message)
         else:
-            self._router.receive(message)
+            self._router.receive_message(message)
 
 
 class FleetSnapshots:
@@ -237,8 +237,8 @@ class FleetSnapshots:
     async def load(self, actor: str, key: Hashable) -> object:
         """Return the last saved state of an actor; `None` if no state was saved."""
         server_key = server_key_of(actor, key)
-        frame = await self._request(lambda connection: connection.load(server_key))
-        return None if frame is None else self._signer.unseal(server_key, frame)
+        frame = await self._request(lambda connection: connection.load_state(server_key))
+        return None if frame is None else self._signer.load_signed(server_key, frame)
 
     async def save(self, actor: str, key: Hashable, snapshot: object) -> None:
         """Save the state of an actor in place of the former state."""
@@ -246,9 +246,9 @@ class FleetSnapshots:
         if ownership is None:
             raise self._save_error(actor, key, "this process owns its key no more")
         # The server compares tokens: a write that was under way while the lease ended is refused there.
-        frame = self._signer.seal(server_key, snapshot)
-        if not await self._request(lambda connection: connection.save(server_key, ownership.token, frame)):
-            self._router.lose(key, ownership, "another process owns its key now")
+        frame = self._signer.sign_value(server_key, snapshot)
+        if not await self._request(lambda connection: connection.save_state(server_key, ownership.token, frame)):
+            self._router.lose_key(key, ownership, "another process owns its key now")
             raise self._save_error(actor, key, "another process owns its key now")
 
     def _save_error(self, actor: str, key: Hashable, reason: str) -> StorageError:
@@ -256,12 +256,12 @@ class FleetSnapshots:
 
     def _request(self, operation: Callable[[FleetTransport], Awaitable[T]]) -> Awaitable[T]:
         # In the client's thread, because only that thread may use the connection.
-        return self._router.client.run_in_thread(partial(self._router.client.request, operation))
+        return self._router.client.run_in_thread(partial(self._router.client.request_until_answered, operation))
 
 
 # The store.
 
-_LONGEST = 86_400.0
+_MAX_SECONDS = 86_400.0
 """Largest lease or patience, in seconds."""
 VARIABLE = "CALLBOARD_FLEET_SECRET"
 
@@ -279,9 +279,9 @@ class FleetStore(ServerStore):
         patience: float | None = 30.0,
     ) -> None:
         super().__init__(url, prefix)
-        check_seconds(self._store_name, least=SHORTEST, longest=_LONGEST, lease=lease)
+        check_seconds(self._store_name, least=SHORTEST_LEASE, longest=_MAX_SECONDS, lease=lease)
         if patience is not None:
-            check_seconds(self._store_name, least=0.0, longest=_LONGEST, patience=patience)
+            check_seconds(self._store_name, least=0.0, longest=_MAX_SECONDS, patience=patience)
         if secret is None:
             secret = os.environ.get(VARIABLE, "")
             if not secret:
@@ -295,8 +295,8 @@ class FleetStore(ServerStore):
         self._secret = secret.encode() if isinstance(secret, str) else secret
         check_secret(self._secret, f"{self._store_name}(secret=...)")
         # The server compares lease and fingerprint of all members: a fleet with two leases could have two owners.
-        self._common = Common(lease=round(lease * 1e6), fingerprint=fingerprint(self._secret))
-        self._settings = (self._common,)
+        self._fleet_settings = FleetSettings(lease_us=round(lease * 1e6), fingerprint=fingerprint(self._secret))
+        self._settings = (self._fleet_settings,)
         self._lease, self._patience = lease, math.inf if patience is None else patience
 
     @property
@@ -307,7 +307,7 @@ class FleetStore(ServerStore):
     @property
     def clean_up(self) -> float:
         """Seconds for which code of a key's actor may continue to run when the owner has given up the key."""
-        return self._lease * CLEAN_UP
+        return self._lease * CLEAN_UP_FRACTION
 
     def admit(self, host: FleetHost, /) -> Member:
         """Make this process a member of the fleet, for the actors of one kind; return at once."""

@@ -8,9 +8,9 @@ from typing import Any, Literal, NamedTuple
 from callboard.extend import FleetAsk, digest
 from callboard_actors._engine._pickles import dumps, loads
 
-_SHORTEST = 16
+_MIN_SECRET_BYTES = 16
 """Shortest allowed secret, in bytes: anyone who records a message can test guesses of the secret offline."""
-_SEAL = 32
+_SIGNATURE_BYTES = 32
 """Bytes of an HMAC-SHA256 signature."""
 
 MessageKind = Literal["ask", "begun", "told", "cancel", "value", "raised", "lost", "moved", "cancelled", "unknown"]
@@ -20,8 +20,8 @@ class Message(NamedTuple):
     """Message from one fleet member to another about one ask, which is a call of a keyed actor."""
 
     kind: MessageKind
-    sender: str
-    ask: str
+    sender_id: str
+    ask_id: str
     payload: Any = None
 
 
@@ -31,13 +31,13 @@ class AskContents(NamedTuple):
     # Server key and token tie the ask to one ownership of the key; the number guards against replays.
     server_key: str
     token: int
-    number: int
-    key: bytes
+    ask_number: int
+    pickled_key: bytes
     handler: str
     title: str
     grace: float
     context: dict[str, Any]
-    arguments: bytes
+    pickled_arguments: bytes
 
 
 class ForgedError(Exception):
@@ -48,32 +48,32 @@ class Signer:
     """Signer of messages and states: a signature is valid for one fleet, and for one receiver or one state only."""
 
     def __init__(self, secret: bytes, fleet: str) -> None:
-        self._key = _hash_with(secret, f"callboard fleet {fleet}".encode())
+        self._key = _hash_with_secret(secret, f"callboard fleet {fleet}".encode())
 
-    def seal(self, address: str, value: object) -> bytes:
+    def sign_value(self, address: str, value: object) -> bytes:
         """Pickle and sign a value; `address` is the id of the receiving member, or the key's name for a saved state."""
-        body = dumps(value)
-        return self._mac(address, body) + body
+        payload = dumps(value)
+        return self._sign(address, payload) + payload
 
-    def unseal(self, address: str, frame: bytes) -> Any:
-        """Unpickle a value that `seal()` signed for `address`; raise ForgedError if the signature is invalid."""
+    def load_signed(self, address: str, signed_bytes: bytes) -> Any:
+        """Unpickle a value that `sign_value()` signed for `address`; raise ForgedError if the signature is invalid."""
         # Verified before `loads`: unpickling bytes of an attacker would run their code.
-        seal, body = frame[:_SEAL], frame[_SEAL:]
-        if not hmac.compare_digest(seal, self._mac(address, body)):  # in constant time
-            raise ForgedError(f"{len(frame)} bytes for {address!r} were written by nobody who has the secret")
-        return loads(body)
+        sign_value, payload = signed_bytes[:_SIGNATURE_BYTES], signed_bytes[_SIGNATURE_BYTES:]
+        if not hmac.compare_digest(sign_value, self._sign(address, payload)):  # in constant time
+            raise ForgedError(f"{len(signed_bytes)} bytes for {address!r} were written by nobody who has the secret")
+        return loads(payload)
 
-    def _mac(self, address: str, body: bytes) -> bytes:
+    def _sign(self, address: str, payload: bytes) -> bytes:
         # The length keeps an address and a body from being read with another border between them.
-        return hmac.digest(self._key, len(address).to_bytes(4, "big") + address.encode() + body, "sha256")
+        return hmac.digest(self._key, len(address).to_bytes(4, "big") + address.encode() + payload, "sha256")
 
 
 def fingerprint(secret: bytes) -> str:
     """Return a hash of the secret, which members compare to check that all of them have the same secret."""
-    return _hash_with(secret, b"callboard fleet: whose secret is it?").hex()[:16]
+    return _hash_with_secret(secret, b"callboard fleet: whose secret is it?").hex()[:16]
 
 
-def _hash_with(secret: bytes, message: bytes) -> bytes:
+def _hash_with_secret(secret: bytes, message: bytes) -> bytes:
     # The secret is hashed first. HMAC pads short keys with zeros, so a secret and the same secret with NUL bytes at its
     # end would be the same key.
     return hmac.digest(hashlib.sha256(secret).digest(), message, "sha256")
@@ -81,9 +81,9 @@ def _hash_with(secret: bytes, message: bytes) -> bytes:
 
 def check_secret(secret: bytes, name: str) -> None:
     """Raise `ValueError` if the secret is too short. The error has the `name`, but not the secret itself."""
-    if len(secret) < _SHORTEST:
+    if len(secret) < _MIN_SECRET_BYTES:
         raise ValueError(
-            f"{name} has {len(secret)} bytes, and {_SHORTEST} are the least; "
+            f"{name} has {len(secret)} bytes, and {_MIN_SECRET_BYTES} are the least; "
             "`python -c 'import secrets; print(secrets.token_hex())'` makes one"
         )
 
