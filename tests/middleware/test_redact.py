@@ -972,7 +972,7 @@ async def test_an_outer_result_with_inner_tokens_stays_in_its_conversation(insid
         if inside != "model request":
             return str(helpers.contents(await inner.ainvoke([tool_call("find", "1", name="Ann")]))[0])
         request = ModelRequest(model=ScriptedModel([]), messages=[HumanMessage(CARD)])
-        return str((await redact._around_request(request, repeat)).content)
+        return str((await redact._wrap_model_call(request, repeat)).content)
 
     async def repeat(request: ModelRequest) -> Any:
         return request.messages[0]

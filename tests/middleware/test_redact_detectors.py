@@ -12,8 +12,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from callboard.guards import DEFAULT_DETECTORS, Detector, Redact
-from callboard.guards._redact._detectors import Finding, find_secrets, literals
-from callboard.guards._redact._redact import detectors_of
+from callboard.guards._redact._detectors import Finding, find_secrets, make_literal_finder
+from callboard.guards._redact._redact import resolve_detectors
 
 ALL = (*DEFAULT_DETECTORS, "ip")
 
@@ -72,7 +72,7 @@ def test_the_corpus_is_large() -> None:
 
 
 def secrets_in(name: str, text: str) -> list[str]:
-    return [text[finding.start : finding.end] for finding in find_secrets(text, detectors_of([name], ()))]
+    return [text[finding.start : finding.end] for finding in find_secrets(text, resolve_detectors([name], ()))]
 
 
 @pytest.mark.parametrize(("name", "text", "secret"), FOUND, ids=lambda value: str(value)[:30])
@@ -116,7 +116,7 @@ def test_what_is_no_secret_is_left(name: str, text: str) -> None:
 def test_a_megabyte_of_hostile_text_is_searched_in_time(unit: str) -> None:
     """Every pattern needs linear time: a backtracking pattern would make this test hang."""
     text = unit * (1_000_000 // len(unit))
-    find_secrets(f"{text}@", detectors_of(ALL, ["needle"]))
+    find_secrets(f"{text}@", resolve_detectors(ALL, ["needle"]))
 
 
 def test_spans_that_overlap_become_one_of_the_longest_kind() -> None:
@@ -157,14 +157,14 @@ SPECIAL = 'p"w\\d\n& ü'
 )
 def test_a_literal_secret_is_found_in_its_encodings(form: str) -> None:
     """A configured secret often appears escaped or encoded."""
-    assert list(literals([SPECIAL])(f"<<{form}>>"))
+    assert list(make_literal_finder([SPECIAL])(f"<<{form}>>"))
 
 
 @given(secret=st.text(min_size=6, max_size=30), around=st.binary(max_size=7), after=st.binary(max_size=7))
 @example(secret="\ud800aaaaa", around=b"", after=b"")
 def test_a_literal_secret_is_found_inside_any_base64(secret: str, around: bytes, after: bytes) -> None:
     raw = around + secret.encode("utf-8", "surrogatepass") + after
-    assert list(literals([secret])(base64.b64encode(raw).decode()))
+    assert list(make_literal_finder([secret])(base64.b64encode(raw).decode()))
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,15 @@ from pydantic.v1 import BaseModel as BaseModelV1
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe, tool_call
 from callboard.guards import RepairArguments
-from callboard.guards._repair._repair_arguments import UNREADABLE, Repair, Repaired, find_only_match, read, repair
-from callboard.guards._repair._schema import Contract, contract_of
+from callboard.guards._repair._repair_arguments import (
+    NOT_JSON,
+    Repair,
+    RepairedArguments,
+    find_only_match,
+    read_json,
+    repair_arguments,
+)
+from callboard.guards._repair._schema import Contract, make_contract
 from tests.helpers import examples, make
 
 WAIT = 60
@@ -207,7 +214,7 @@ def exact(value: object) -> str:
 
 
 def contract(schema: Any, name: str = "odd") -> Contract:
-    tool_contract = contract_of(tool_of(name, schema))
+    tool_contract = make_contract(tool_of(name, schema))
     assert tool_contract is not None
     return tool_contract
 
@@ -248,7 +255,10 @@ async def test_a_slip_is_repaired(case: dict[str, Any]) -> None:
     assert exact(written) == exact(case["args"])
     assert (message.content, message.status, len(got)) == ("done", "success", 1)
     tool_contract = CONTRACTS[case["tool"]]
-    assert (tool_contract.faults(case["expected"]), repair(tool_contract, case["expected"])) == ((), None)
+    assert (tool_contract.find_faults(case["expected"]), repair_arguments(tool_contract, case["expected"])) == (
+        (),
+        None,
+    )
 
 
 @pytest.mark.parametrize("case", [case for case in cases() if "expected" not in case.values[0]])
@@ -578,7 +588,7 @@ async def test_what_is_too_deep_is_left_alone(levels: int, kinds: list[str] | No
 def test_long_text_is_not_read(value: Any) -> None:
     """Neither a long text nor a text with many values is parsed."""
     text = json.dumps(value)
-    assert (read(text) is UNREADABLE) == (len(text) > 65_536 or len(value) > 1_000)
+    assert (read_json(text) is NOT_JSON) == (len(text) > 65_536 or len(value) > 1_000)
 
 
 @pytest.mark.parametrize(
@@ -586,7 +596,7 @@ def test_long_text_is_not_read(value: Any) -> None:
 )
 def test_large_arguments_are_not_repaired(tags: list[str], is_repaired: bool) -> None:
     """Each round copies and validates all of them."""
-    done = repair(CONTRACTS["search"], {"query": ["tea"], "tags": tags})
+    done = repair_arguments(CONTRACTS["search"], {"query": ["tea"], "tags": tags})
     assert (done is not None) is is_repaired
 
 
@@ -596,7 +606,7 @@ def test_arguments_that_a_repair_has_made_large_are_not_repaired(size: int) -> N
     numbers = {"type": "array", "items": {"type": "integer"}}
     of_numbers = contract({"type": "object", "properties": {"a": numbers, "b": numbers}})
     mapping = json.dumps({str(n): n for n in range(size)})
-    assert repair(of_numbers, {"a": mapping, "b": mapping}) is None
+    assert repair_arguments(of_numbers, {"a": mapping, "b": mapping}) is None
 
 
 LEAVES = (
@@ -622,12 +632,12 @@ ARGS = st.dictionaries(NAMES | st.text(max_size=4), VALUES | VALUES.map(json.dum
 @examples(4)
 def test_whatever_comes_out_is_valid_and_final(name: str, args: dict[str, Any]) -> None:
     tool_contract, before = CONTRACTS[name], exact(args)
-    done = repair(tool_contract, args)
+    done = repair_arguments(tool_contract, args)
     assert exact(args) == before
     if done is not None:
-        assert tool_contract.faults(args) != ()
-        assert tool_contract.faults(done.args) == ()
-        assert repair(tool_contract, done.args) is None
+        assert tool_contract.find_faults(args) != ()
+        assert tool_contract.find_faults(done.args) == ()
+        assert repair_arguments(tool_contract, done.args) is None
         assert done.repairs
 
 
@@ -662,7 +672,7 @@ SLIPS = {
 @given(ORDERS, st.sampled_from(sorted(SLIPS)))
 @examples(2)
 def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: str) -> None:
-    done = repair(CONTRACTS["plan"], SLIPS[chosen](args))
+    done = repair_arguments(CONTRACTS["plan"], SLIPS[chosen](args))
     assert done is not None
     assert exact(done.args) == exact(args)
 
@@ -671,17 +681,17 @@ def test_a_slip_that_loses_nothing_is_undone(args: dict[str, Any], chosen: str) 
 @examples(3)
 def test_text_is_read_as_what_wrote_it_or_not_at_all(value: Any) -> None:
     """Text is parsed as JSON if possible. Python notation is read only with Python's meaning."""
-    assert exact(read(json.dumps(value))) == exact(value)
-    of_python = read(repr(value))
-    assert of_python is UNREADABLE or exact(of_python) == exact(value)
+    assert exact(read_json(json.dumps(value))) == exact(value)
+    of_python = read_json(repr(value))
+    assert of_python is NOT_JSON or exact(of_python) == exact(value)
 
 
 @given(st.text(alphabet="[]{}'\",:\\ntrueTN01-.eE` \n", max_size=30))
 @examples(5)
 def test_what_is_read_beyond_json_is_what_python_reads(text: str) -> None:
     """Accepted Python notation gives Python's value, and notation without a JSON equivalent is refused."""
-    value = read(text)
-    if value is UNREADABLE or "`" in text or any(word in text for word in ("true", "null", "false", "\\", "\n")):
+    value = read_json(text)
+    if value is NOT_JSON or "`" in text or any(word in text for word in ("true", "null", "false", "\\", "\n")):
         return
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -705,8 +715,8 @@ JUNK = st.recursive(
 def test_no_schema_breaks_the_search(schema: dict[str, Any], args: dict[str, Any]) -> None:
     """Schemas from a server are not validated, so any value must be tolerated."""
     of_junk = contract(schema)
-    done = repair(of_junk, args)
-    assert done is None or of_junk.faults(done.args) == ()
+    done = repair_arguments(of_junk, args)
+    assert done is None or of_junk.find_faults(done.args) == ()
 
 
 @pytest.mark.parametrize(
@@ -734,9 +744,9 @@ def test_names_may_follow_a_pattern() -> None:
         "additionalProperties": False,
     }
     of_patterns = contract(schema)
-    assert of_patterns.faults({"a": 1, "x-b": 1, "c": 1}) == ()
-    expected = Repaired({"a": 1, "x-b": "1", "c": 1}, (Repair("json", "a"),))
-    assert repair(of_patterns, {"a": "1", "x-b": "1", "c": 1}) == expected
+    assert of_patterns.find_faults({"a": 1, "x-b": 1, "c": 1}) == ()
+    expected = RepairedArguments({"a": 1, "x-b": "1", "c": 1}, (Repair("json", "a"),))
+    assert repair_arguments(of_patterns, {"a": "1", "x-b": "1", "c": 1}) == expected
 
 
 BOUNDED = {
@@ -766,7 +776,7 @@ BOUNDED = {
 )
 def test_a_repair_is_valid_by_all_that_a_json_schema_says(args: dict[str, Any], expected: object) -> None:
     """Ranges and lengths are checked, too. A server's regular expressions and remote references are not used."""
-    done = repair(contract(BOUNDED), args)
+    done = repair_arguments(contract(BOUNDED), args)
     assert (done and done.args) == expected
 
 
@@ -780,7 +790,7 @@ def test_too_many_alternatives_are_given_up() -> None:
     node = {"type": "object", "properties": inner, "required": ["left"]}
     leaf = {"type": "object", "properties": {"value": {"type": "integer"}}, "required": ["value"]}
     schema = {"type": "object", "$defs": {"filter": {"anyOf": [node, node, leaf]}}, "properties": inner}
-    assert repair(contract(schema), {"left": nest(25)}) is None
+    assert repair_arguments(contract(schema), {"left": nest(25)}) is None
 
 
 @pytest.mark.parametrize("at_root", [False, True])

@@ -202,7 +202,7 @@ def test_escape_sequences_are_removed_piece_by_piece() -> None:
     before = sys.getswitchinterval()
     sys.setswitchinterval(0.0001)
     try:
-        assert turns_while(lambda: _text._without_sequences("x" * 10_000_000)) > 10
+        assert turns_while(lambda: _text._strip_escape_sequences("x" * 10_000_000)) > 10
     finally:
         sys.setswitchinterval(before)
 
@@ -213,7 +213,7 @@ PARTS = [*"\x1b][\\\x07\x9c\x9d\x9bPm \n\x90", "1;", "ab", "\x1b]0;", "\x1b\\"]
 @given(parts=st.lists(st.sampled_from(PARTS), max_size=60))
 def test_pieces_change_nothing(parts: list[str]) -> None:
     text = "".join(parts)
-    expected = _text._without_sequences(text)
+    expected = _text._strip_escape_sequences(text)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_text, "_PIECE", 3)
-        assert _text._without_sequences(text) == expected
+        patch.setattr(_text, "_PIECE_CHARS", 3)
+        assert _text._strip_escape_sequences(text) == expected

@@ -64,7 +64,7 @@ class Crew:
             await run_sync(self._connect)
         except Exception as error:  # whatever it is: the caller of `async with` waits for this task
             reason = f"Ray cannot be reached: {error!r}"
-            self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_NAME, reason)
+            self.failure = error if isinstance(error, ActorStartError) else ActorStartError(_ENGINE_NAME, reason)
             self._mark_ended()
             return
         try:

@@ -14,7 +14,7 @@ Span = tuple[int, int]
 Finder = Callable[[str], Iterable[Span]]
 """Function from a text to the (start, end) of each secret that it finds."""
 
-KIND = r"[a-z][a-z0-9_]{0,31}"
+KIND_PATTERN = r"[a-z][a-z0-9_]{0,31}"
 """Pattern of a detector's name. The name is a part of each token that replaces a secret."""
 
 
@@ -40,21 +40,21 @@ class Detector:
     keys: str | re.Pattern[str] | None = None
 
     def __post_init__(self) -> None:
-        if not isinstance(cast("object", self.name), str) or re.fullmatch(KIND, self.name) is None:
+        if not isinstance(cast("object", self.name), str) or re.fullmatch(KIND_PATTERN, self.name) is None:
             raise ValueError(f"Detector(name=...) is a word such as 'employee_id', got {self.name!r}")
         if is_async(self.find):
             raise TypeError(f"Detector(find=...) takes a regular expression or a plain function, got {self.find!r}")
         if not isinstance(self.find, re.Pattern) and not callable(self.find):
-            object.__setattr__(self, "find", _compile("find", self.find))
+            object.__setattr__(self, "find", _compile_expression("find", self.find))
         if self.check is not None:
             check_plain_function("Detector(check=...)", self.check, "a text")
         if self.keys is not None and not isinstance(self.keys, re.Pattern):
-            object.__setattr__(self, "keys", _compile("keys", self.keys))
+            object.__setattr__(self, "keys", _compile_expression("keys", self.keys))
 
     def spans(self, text: str) -> Iterator[Span]:
         """Yield the (start, end) of each secret that this detector finds in a text."""
         if isinstance(self.find, re.Pattern):
-            spans: Iterable[Span] = spans_of(self.find, text)
+            spans: Iterable[Span] = find_spans(self.find, text)
         else:
             assert callable(self.find)
             # Functions of users may return spans outside of the text; clip them, or slices would be wrong.
@@ -68,41 +68,41 @@ class Detector:
         return isinstance(self.keys, re.Pattern) and self.keys.search(name) is not None
 
 
-def _compile(argument: str, expression: object) -> re.Pattern[str]:
+def _compile_expression(option_name: str, expression: object) -> re.Pattern[str]:
     if not isinstance(expression, str):
-        raise TypeError(f"Detector({argument}=...) takes a regular expression, got {expression!r}")
+        raise TypeError(f"Detector({option_name}=...) takes a regular expression, got {expression!r}")
     try:
         return re.compile(expression)
     except re.error as error:
-        raise ValueError(f"Detector({argument}={expression!r}) is no regular expression: {error}") from None
+        raise ValueError(f"Detector({option_name}={expression!r}) is no regular expression: {error}") from None
 
 
-def spans_of(pattern: re.Pattern[str], text: str, reach: int | None = None) -> Iterator[Span]:
-    """Yield the (start, end) of each match of a pattern, or of its group `secret`; `reach` as for `matches`."""
+def find_spans(pattern: re.Pattern[str], text: str, lookahead_chars: int | None = None) -> Iterator[Span]:
+    """Yield the (start, end) of each match of a pattern, or of its group `secret`."""
     group = "secret" if "secret" in pattern.groupindex else 0
-    found_matches = pattern.finditer(text) if reach is None else matches(pattern, text, reach)
-    return (match.span(group) for match in found_matches if match[group])
+    matches = pattern.finditer(text) if lookahead_chars is None else find_matches(pattern, text, lookahead_chars)
+    return (match.span(group) for match in matches if match[group])
 
 
-_PIECE = 4_096
+_MIN_PIECE_CHARS = 4_096
 """Minimum characters of a text that are searched at once."""
 
 
-def matches(pattern: re.Pattern[str], text: str, reach: int) -> Iterator[re.Match[str]]:
+def find_matches(pattern: re.Pattern[str], text: str, lookahead_chars: int) -> Iterator[re.Match[str]]:
     """Yield the matches of a pattern in a text, as `finditer` does; other threads can run after each piece.
 
     Args:
         pattern: the pattern; no match is empty.
         text: the text.
-        reach: the number of characters from its start that decide whether there is a match.
+        lookahead_chars: the number of characters from its start that decide whether there is a match.
     """
     # One search holds the interpreter lock, so that over a megabyte it would stop the event loop from a thread.
-    piece = max(_PIECE, 2 * reach)
+    piece_chars = max(_MIN_PIECE_CHARS, 2 * lookahead_chars)
     start = 0
     while start < len(text):
-        end = start + piece
-        match = pattern.search(text, start, end + reach)
-        if match is not None and match.end() == end + reach:
+        end = start + piece_chars
+        match = pattern.search(text, start, end + lookahead_chars)
+        if match is not None and match.end() == end + lookahead_chars:
             match = pattern.match(text, match.start())  # it may go on after this window
         if match is None or match.start() >= end:
             start = end
@@ -111,10 +111,10 @@ def matches(pattern: re.Pattern[str], text: str, reach: int) -> Iterator[re.Matc
             start = match.end()
 
 
-def in_pieces(expression: str, reach: int) -> Finder:
-    """Return a function that finds the matches of an expression; `reach` as for `matches`."""
+def make_finder(expression: str, lookahead_chars: int) -> Finder:
+    """Return a function that finds the matches of an expression; `lookahead_chars` as for `find_matches`."""
     pattern = re.compile(expression)
-    return lambda text: spans_of(pattern, text, reach)
+    return lambda text: find_spans(pattern, text, lookahead_chars)
 
 
 class Finding(NamedTuple):
@@ -123,11 +123,11 @@ class Finding(NamedTuple):
     start: int
     end: int
     kind: str
-    weight: int
+    longest_span_chars: int
     """Length of the longest span that was merged into this finding. The finding has the kind of this span."""
 
 
-def find_secrets(text: str, detectors: Sequence[Detector], tokens: Iterable[Span] = ()) -> list[Finding]:
+def find_secrets(text: str, detectors: Sequence[Detector], token_spans: Iterable[Span] = ()) -> list[Finding]:
     """Return the positions and kinds of the secrets in a text, in order and without overlaps."""
     # A finding inside a token is dropped, and a finding that overlaps a token includes the whole token.
     findings = [
@@ -135,8 +135,9 @@ def find_secrets(text: str, detectors: Sequence[Detector], tokens: Iterable[Span
     ]
     if not findings:
         return findings
-    token_spans = set(tokens)
-    findings += [Finding(*span, "", 0) for span in token_spans]
+    distinct_token_spans = set(token_spans)
+    # A token is a finding without a kind, and is left out again at the end.
+    findings += [Finding(*span, kind="", longest_span_chars=0) for span in distinct_token_spans]
     # Stable: for equal spans the order of detectors decides.
     findings.sort(key=lambda finding: (finding.start, -finding.end))
     merged = findings[:1]
@@ -146,14 +147,14 @@ def find_secrets(text: str, detectors: Sequence[Detector], tokens: Iterable[Span
             merged.append(finding)
             continue
         # Among equally long findings, the first to begin wins.
-        longest = finding if finding.weight > last.weight else last
-        merged[-1] = Finding(last.start, max(last.end, finding.end), longest.kind, longest.weight)
-    return [finding for finding in merged if finding.kind and (finding.start, finding.end) not in token_spans]
+        dominant = finding if finding.longest_span_chars > last.longest_span_chars else last
+        merged[-1] = Finding(last.start, max(last.end, finding.end), dominant.kind, dominant.longest_span_chars)
+    return [finding for finding in merged if finding.kind and (finding.start, finding.end) not in distinct_token_spans]
 
 
-def literals(values: Iterable[str]) -> Finder:
+def make_literal_finder(values: Iterable[str]) -> Finder:
     """Return a function that finds the strings `values` in a text, also in an encoded form such as base64."""
-    forms = sorted({form for value in values for form in _forms(value)})
+    forms = sorted({form for value in values for form in _encode_in_each_form(value)})
 
     def find(text: str) -> Iterator[Span]:
         for form in forms:
@@ -165,7 +166,7 @@ def literals(values: Iterable[str]) -> Finder:
     return find
 
 
-def _forms(value: str) -> Iterator[str]:
+def _encode_in_each_form(value: str) -> Iterator[str]:
     raw = value.encode("utf-8", "surrogatepass")
     yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
     yield from (quote(raw, safe=""), quote(raw), quote_plus(raw), raw.hex(), raw.hex().upper())

@@ -10,41 +10,42 @@ import re
 from collections.abc import Iterator
 from functools import cache
 
-from callboard.guards._redact._detectors import Detector, Span, in_pieces, matches
+from callboard.guards._redact._detectors import Detector, Span, find_matches, make_finder
 
 # Bank accounts: IBANs (ISO 13616), by the registry in the library schwifty
 
 
-_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
-_SEPARATOR = re.compile("[ -]")
+_IBAN_HEAD = re.compile(r"(?<![A-Za-z0-9])[A-Za-z]{2}[0-9]{2}(?=[ -]?[A-Za-z0-9])")
+_IBAN_SEPARATOR = re.compile("[ -]")
 
 
-def _ibans(text: str) -> Iterator[Span]:
-    # From an extra; `detectors_of()` has checked that it is installed.
+def _find_ibans(text: str) -> Iterator[Span]:
+    # From an extra; `resolve_detectors()` has checked that it is installed.
     from schwifty import IBAN
 
-    for head in matches(_HEAD, text, 6):
-        pattern = _account_pattern(head[0][:2].upper())
+    for head in find_matches(_IBAN_HEAD, text, lookahead_chars=6):
+        pattern = _make_iban_rest_pattern(head[0][:2].upper())
         account = pattern.match(text, head.end()) if pattern else None
         # A valid IBAN has the structure of its country, and the right check digits.
-        if account is not None and IBAN(_SEPARATOR.sub("", head[0] + account[0]), allow_invalid=True).is_valid:
+        if account is not None and IBAN(_IBAN_SEPARATOR.sub("", head[0] + account[0]), allow_invalid=True).is_valid:
             yield head.start(), account.end()
 
 
 @cache
-def _account_pattern(country: str) -> re.Pattern[str] | None:
+def _make_iban_rest_pattern(country_code: str) -> re.Pattern[str] | None:
     """Return a pattern for a country's IBANs without their first four characters; `None` if the country has none."""
     from schwifty import IBAN
     from schwifty.exceptions import SchwiftyException
 
     try:
-        length = IBAN(country, allow_invalid=True).spec.iban_length
+        length = IBAN(country_code, allow_invalid=True).spec.iban_length
     except SchwiftyException:
         return None
+    # Without the country code and the two check digits, which the caller has matched.
     return re.compile(rf"(?:[ -]?[A-Za-z0-9]){{{length - 4}}}(?![A-Za-z0-9])")
 
 
-IBANS = Detector("iban", _ibans)
+IBANS = Detector("iban", _find_ibans)
 
 
 # Telephone numbers in international form, by the numbering plans in the library phonenumbers
@@ -53,47 +54,47 @@ IBANS = Detector("iban", _ibans)
 # assigned numbers ("valid") would miss made-up examples, and the assigned ranges change every month.
 
 
-_FORM = re.compile(r"\+(?<![\w+]\+)\d(?:[ \u00a0.()/\u2010-\u2015-]{0,3}\d){7,15}(?!\w)")
-_GROUP = re.compile(r"\d+")
+_PHONE_FORM = re.compile(r"\+(?<![\w+]\+)\d(?:[ \u00a0.()/\u2010-\u2015-]{0,3}\d){7,15}(?!\w)")
+_DIGITS = re.compile(r"\d+")
 _NORTH_AMERICA = "1"
 _DOMESTIC_PREFIXES = ("044", "045", "0", "1")
 """Prefixes that are valid only for domestic calls, but that phone gateways still write after the country code."""
 
 
-def _phones(text: str) -> Iterator[Span]:
-    # From an extra; `detectors_of()` has checked that it is installed.
+def _find_phone_numbers(text: str) -> Iterator[Span]:
+    # From an extra; `resolve_detectors()` has checked that it is installed.
     from phonenumbers import COUNTRY_CODE_TO_REGION_CODE
 
-    for match in matches(_FORM, text, 70):
+    for match in find_matches(_PHONE_FORM, text, lookahead_chars=70):
         # No country code is a prefix of another.
-        prefixes = [_digits(match[0])[:length] for length in (1, 2, 3)]
-        code = next((prefix for prefix in prefixes if int(prefix) in COUNTRY_CODE_TO_REGION_CODE), None)
-        if code is None:
+        prefixes = [_extract_digits(match[0])[:length] for length in (1, 2, 3)]
+        country_code = next((prefix for prefix in prefixes if int(prefix) in COUNTRY_CODE_TO_REGION_CODE), None)
+        if country_code is None:
             continue
         # Other digits may follow the number, so the longest beginning that is a number counts.
-        ends = [group.end() for group in _GROUP.finditer(match[0])]
+        ends = [group.end() for group in _DIGITS.finditer(match[0])]
         for end in reversed(ends):
-            if _FORM.fullmatch(match[0], 0, end) and _is_number(match[0][:end], code):
+            if _PHONE_FORM.fullmatch(match[0], 0, end) and _is_phone_number(match[0][:end], country_code):
                 yield match.start(), match.start() + end
                 break
 
 
-def _digits(text: str) -> str:
-    return "".join(_GROUP.findall(text))
+def _extract_digits(text: str) -> str:
+    return "".join(_DIGITS.findall(text))
 
 
-def _is_number(text: str, country_code: str) -> bool:
+def _is_phone_number(text: str, country_code: str) -> bool:
     """Return whether a text is a phone number. It may contain the prefix for domestic calls, as in `+44 (0) 20 ...`."""
-    if _is_possible(text):
+    if _is_possible_phone_number(text):
         return True
     if country_code == _NORTH_AMERICA:
         return False
-    local_digits = _digits(text)[len(country_code) :]
+    local_digits = _extract_digits(text)[len(country_code) :]
     prefixes = [prefix for prefix in _DOMESTIC_PREFIXES if local_digits.startswith(prefix)]
-    return any(_is_possible(f"+{country_code}{local_digits[len(prefix) :]}") for prefix in prefixes)
+    return any(_is_possible_phone_number(f"+{country_code}{local_digits[len(prefix) :]}") for prefix in prefixes)
 
 
-def _is_possible(text: str) -> bool:
+def _is_possible_phone_number(text: str) -> bool:
     from phonenumbers import NumberParseException, is_possible_number, national_significant_number, parse
 
     try:
@@ -106,19 +107,19 @@ def _is_possible(text: str) -> bool:
     )
 
 
-PHONES = Detector("phone", _phones)
+PHONES = Detector("phone", _find_phone_numbers)
 
 
 # Other data
 
 _EMAIL = r"(?<!\w)\w[\w.+%-]{0,63}+@(?:[\w-]{1,63}\.){1,8}[^\W\d_]{2,24}(?!\w)"
-_FILES = frozenset(("png", "jpg", "jpeg", "gif", "svg", "webp"))
+_IMAGE_SUFFIXES = frozenset(("png", "jpg", "jpeg", "gif", "svg", "webp"))
 
 
-def _is_address(text: str) -> bool:
+def _is_email_address(text: str) -> bool:
     local, _, domain = text.rpartition("@")
     # `git@github.com:` is a remote repository, and `icon@2x.png` a file.
-    return local != "git" and domain.rpartition(".")[2].lower() not in _FILES
+    return local != "git" and domain.rpartition(".")[2].lower() not in _IMAGE_SUFFIXES
 
 
 # Only the first digit is consumed; the rest is a lookahead. So a long number that is no card cannot hide a card that
@@ -128,25 +129,28 @@ _CARD_FORM = re.compile(
     r"|\d{3}([ \u00a0.\u2010-\u2015-])\d{4}(?:\2\d{4}){2}(?:\2\d{1,3})?"
     r"|\d{3}([ \u00a0.\u2010-\u2015-])\d{6}\3\d{4,5})(?![^\W_]|\.\d))"
 )
-_CARD = re.compile(
+_CARD_NUMBER = re.compile(
     r"4\d{15}(?:\d{3})?|5[1-5]\d{14}|2(?:22[1-9]|2[3-9]\d|[3-6]\d\d|7[01]\d|720)\d{12}|3[47]\d{13}"
     r"|3(?:0[0-59]|[689]\d)\d{11}|6(?:011|4[4-9]\d|5\d\d)\d{12,15}|35(?:2[89]|[3-8]\d)\d{12,15}|62\d{14,17}"
     r"|(?:50|5[6-9]|6[37])\d{14,17}|220[0-4]\d{12,15}"
 )
 _NO_DIGIT = re.compile(r"\D")
-_DOUBLED = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+_DOUBLED_DIGIT_SUMS = (0, 2, 4, 6, 8, 1, 3, 5, 7, 9)
+"""Sum of the digits of twice the digit that is the index, for the check digit of a card."""
 
 
-def _cards(text: str) -> Iterator[Span]:
-    for match in matches(_CARD_FORM, text, 30):
+def _find_card_numbers(text: str) -> Iterator[Span]:
+    for match in find_matches(_CARD_FORM, text, lookahead_chars=30):
         start, end = match.start(), match.end("rest")
         digits = _NO_DIGIT.sub("", text[start:end])
-        digits = digits if digits.isascii() else "".join(str(int(digit)) for digit in digits)
-        if _CARD.fullmatch(digits) is None:
+        if not digits.isascii():  # digits of another script, such as full-width ones
+            digits = "".join(str(int(digit)) for digit in digits)
+        if _CARD_NUMBER.fullmatch(digits) is None:
             continue
-        numbers = [int(digit) for digit in digits]
-        # The check digit of ISO/IEC 7812-1, annex B.
-        if (sum(numbers[::-2]) + sum(_DOUBLED[number] for number in numbers[-2::-2])) % 10 == 0:
+        digit_values = [int(digit) for digit in digits]
+        # The check digit of ISO/IEC 7812-1, annex B: from the end, each second digit counts twice.
+        doubled_sum = sum(_DOUBLED_DIGIT_SUMS[digit_value] for digit_value in digit_values[-2::-2])
+        if (sum(digit_values[::-2]) + doubled_sum) % 10 == 0:
             yield start, end
 
 
@@ -156,7 +160,7 @@ _IP = (
 )
 
 
-def _is_ip(text: str) -> bool:
+def _is_ip_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
@@ -164,9 +168,14 @@ def _is_ip(text: str) -> bool:
     return True
 
 
-PERSONAL = (Detector("email", in_pieces(_EMAIL, 700), check=_is_address), PHONES, Detector("card", _cards), IBANS)
+PERSONAL = (
+    Detector("email", make_finder(_EMAIL, lookahead_chars=700), check=_is_email_address),
+    PHONES,
+    Detector("card", _find_card_numbers),
+    IBANS,
+)
 
-PERSONAL_ON_DEMAND = (Detector("ip", in_pieces(_IP, 60), check=_is_ip),)
+PERSONAL_ON_DEMAND = (Detector("ip", make_finder(_IP, lookahead_chars=60), check=_is_ip_address),)
 """Detectors of personal data that `Redact` uses only if they are chosen by name: many harmless numbers match them."""
 
 LIBRARIES = {PHONES.name: "phonenumbers", IBANS.name: "schwifty"}

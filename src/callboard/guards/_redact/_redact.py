@@ -26,9 +26,9 @@ from callboard._records._policies import CallPolicy, check_count, check_type
 from callboard._util._extras import is_installed, require
 from callboard._util._suggestions import did_you_mean, suggests_options
 from callboard.guards._redact._credentials import CREDENTIALS
-from callboard.guards._redact._detectors import KIND, Detector, Finding, find_secrets, literals
+from callboard.guards._redact._detectors import KIND_PATTERN, Detector, Finding, find_secrets, make_literal_finder
 from callboard.guards._redact._personal import LIBRARIES, PERSONAL, PERSONAL_ON_DEMAND
-from callboard.guards._redact._values import Clearing, RedactedError, replace_texts
+from callboard.guards._redact._values import ErrorRedaction, RedactedError, replace_texts
 from callboard.guards._sanitize._text import strip_invisible
 from callboard.middleware._output_budget import StoreAccess
 from callboard.tools._middleware import Middleware, Order, bind_to_thread, running_call
@@ -46,15 +46,15 @@ DEFAULT_DETECTORS = tuple(detector.name for detector in (*CREDENTIALS, *PERSONAL
 """Names of the built-in detectors that `Redact` uses by default."""
 _BUILT_IN = {detector.name: detector for detector in (*CREDENTIALS, *PERSONAL, *PERSONAL_ON_DEMAND)}
 
-TOKEN = re.compile(rf"<({KIND}):[0-9a-f]{{12}}>")
+TOKEN = re.compile(rf"<({KIND_PATTERN}):[0-9a-f]{{12}}>")
 """Pattern of a token: the kind of the secret, and 48 bits of an HMAC of its value."""
 
-_THOUGHTS = ("thinking", "redacted_thinking", "reasoning")
+_THOUGHT_TYPES = ("thinking", "redacted_thinking", "reasoning")
 """Types of content blocks that providers sign."""
-_LITERAL = "secret"
-_SHORTEST = 4
+_LITERAL_KIND = "secret"
+_MIN_LITERAL_CHARS = 4
 """Minimum characters of a secret that is given as a literal; a shorter one would be found in ordinary text."""
-_PASSES = 8
+_MAX_PASSES = 8
 """Maximum passes of redaction over a text.
 
 A new token may reveal another secret beside it, and hostile text could repeat that.
@@ -65,28 +65,31 @@ class Redaction:
     """Replacement of secrets by tokens, with a record of the value of each token."""
 
     def __init__(
-        self, detectors: Sequence[Detector], key: bytes, thread_id: str, values: Mapping[str, str] | None = None
+        self, detectors: Sequence[Detector], key: bytes, thread_id: str, known_values: Mapping[str, str] | None = None
     ) -> None:
         self.values: dict[str, str] = {}
         self.has_tokens = False
         """`True` if a text has had tokens: new ones, or those of an earlier redaction."""
-        self._kinds = Counter[str]()
-        values_by_kind: dict[str, list[str]] = {}
-        for token, value in (values or {}).items():
+        self._replaced_kinds = Counter[str]()
+        texts_by_kind: dict[str, list[str]] = {}
+        for token, text in (known_values or {}).items():
             match = TOKEN.fullmatch(token)
-            if match is not None and len(value) >= _SHORTEST:
-                values_by_kind.setdefault(match[1], []).append(value)
-        self._detectors = (*detectors, *(Detector(kind, literals(texts)) for kind, texts in values_by_kind.items()))
-        self._names = {detector.name for detector in self._detectors}
-        self._keyed = [detector for detector in detectors if detector.keys is not None]
+            if match is not None and len(text) >= _MIN_LITERAL_CHARS:
+                texts_by_kind.setdefault(match[1], []).append(text)
+        self._detectors = (
+            *detectors,
+            *(Detector(kind, make_literal_finder(texts)) for kind, texts in texts_by_kind.items()),
+        )
+        self._kinds_of_detectors = {detector.name for detector in self._detectors}
+        self._key_detectors = [detector for detector in detectors if detector.keys is not None]
         # Hashed first, because HMAC pads short keys with NUL: `key` and `key + b"\0"` would give the same tokens.
         self._key = sha256(key).digest()
         self._thread_id = thread_id
 
     def redact(self, value: Any) -> Any:
         """Return a copy of a nested value with tokens in place of secrets, or the value itself if it has no secrets."""
-        clearing = Clearing(self.redact_text, self._token_under)
-        return replace_texts(value, self.redact_text, self._token_under, clearing.copy)
+        error_redaction = ErrorRedaction(self.redact_text, self._token_for_secret_name)
+        return replace_texts(value, self.redact_text, self._token_for_secret_name, error_redaction.replace_if_secret)
 
     def redact_conversation(self, messages: Iterable[BaseMessage | None]) -> list[Any]:
         """Return copies of the messages of a model request with tokens in place of secrets."""
@@ -97,117 +100,120 @@ class Redaction:
                 # A provider refuses a conversation in which a thought of its own model has changed.
                 blocks = zip(message.content, hidden.content, strict=True)
                 content = [
-                    old if isinstance(old, dict) and old.get("type") in _THOUGHTS else new for old, new in blocks
+                    old if isinstance(old, dict) and old.get("type") in _THOUGHT_TYPES else new for old, new in blocks
                 ]
                 hidden = hidden.model_copy(update={"content": content})
             hidden_messages.append(hidden)
         return hidden_messages
 
-    def clear(self, error: Exception) -> Exception:
+    def redact_error(self, error: Exception) -> Exception:
         """Return an error with tokens in place of secrets. Control-flow exceptions are changed in place."""
-        clearing = Clearing(self.redact_text, self._token_under)
+        error_redaction = ErrorRedaction(self.redact_text, self._token_for_secret_name)
         if is_control_flow(error):
-            clearing.clear_control_flow(error)
+            error_redaction.redact_control_flow(error)
             return error
-        clear_error = clearing.clear(error)
-        assert isinstance(clear_error, Exception)
-        return clear_error
+        redacted_error = error_redaction.redact_error(error)
+        assert isinstance(redacted_error, Exception)
+        return redacted_error
 
     def redact_text(self, text: str) -> str:
         """Return a text with tokens in place of secrets, also of secrets that contain invisible characters."""
-        for _ in range(_PASSES):
-            previous, text = text, self._replace_once(text)
+        for _ in range(_MAX_PASSES):
+            previous, text = text, self._redact_text_once(text)
             if text == previous:
                 break
         return text
 
-    def tell(self) -> None:
+    def report_to_observers(self) -> None:
         """Report the kinds and the number of the replaced secrets to observers."""
-        if self._kinds:
-            note("redacted", kinds=sorted(self._kinds), count=self._kinds.total())
+        if self._replaced_kinds:
+            note("redacted", kinds=sorted(self._replaced_kinds), count=self._replaced_kinds.total())
 
-    def _token_under(self, name: str, text: str) -> str | None:
+    def _token_for_secret_name(self, name: str, text: str) -> str | None:
         match = TOKEN.fullmatch(text)
-        if match is not None and match[1] in self._names:
-            return None
-        for detector in self._keyed:
+        if match is not None and match[1] in self._kinds_of_detectors:
+            return None  # already a token
+        for detector in self._key_detectors:
             if detector.is_key(name) and (detector.check is None or detector.check(text)):
-                return self._token(detector.name, text)
+                return self._make_token(detector.name, text)
         return None
 
-    def _replace_once(self, text: str) -> str:
+    def _redact_text_once(self, text: str) -> str:
         # An attacker may split a secret with invisible characters, or glue one to other text. So both readings are
         # searched, with and without those characters.
-        findings, visible = self._findings(text, self._detectors), strip_invisible(text)
+        findings = self._find_secrets(text, self._detectors)
+        visible = strip_invisible(text)
         if visible == text:
-            return self._with_tokens(text, findings)
-        secrets = _secrets(text, findings)
-        visible_secrets = _secrets(visible, self._findings(visible, self._detectors))
+            return self._replace_findings(text, findings)
+        secrets = _secret_texts(text, findings)
+        visible_secrets = _secret_texts(visible, self._find_secrets(visible, self._detectors))
         if secrets == visible_secrets:
-            return self._with_tokens(text, findings)
+            return self._replace_findings(text, findings)
         # Secrets that only the invisible characters separated from other text: search them literally in the visible
         # text.
-        literal_detectors = [Detector(kind, literals([secret])) for kind, secret in sorted(secrets - visible_secrets)]
-        return self._with_tokens(visible, self._findings(visible, (*self._detectors, *literal_detectors)))
+        literal_detectors = [
+            Detector(kind, make_literal_finder([secret])) for kind, secret in sorted(secrets - visible_secrets)
+        ]
+        return self._replace_findings(visible, self._find_secrets(visible, (*self._detectors, *literal_detectors)))
 
-    def _findings(self, text: str, detectors: Sequence[Detector]) -> list[Finding]:
-        tokens = [match.span() for match in TOKEN.finditer(text) if match[1] in self._names]
-        self.has_tokens |= bool(tokens)
+    def _find_secrets(self, text: str, detectors: Sequence[Detector]) -> list[Finding]:
+        token_spans = [match.span() for match in TOKEN.finditer(text) if match[1] in self._kinds_of_detectors]
+        self.has_tokens |= bool(token_spans)
         try:
-            return find_secrets(text, detectors, tokens)
+            return find_secrets(text, detectors, token_spans)
         except Exception as error:
             # Fail closed. The error is raised outside of the handler, because its own text may show the secret.
-            kind = type(error).__qualname__
-        raise RedactedError(kind, "a detector failed, so nothing of the call is handed on")
+            error_name = type(error).__qualname__
+        raise RedactedError(error_name, "a detector failed, so nothing of the call is handed on")
 
-    def _with_tokens(self, text: str, findings: Iterable[Finding]) -> str:
+    def _replace_findings(self, text: str, findings: Iterable[Finding]) -> str:
         parts: list[str] = []
         position = 0
         for finding in findings:
             secret = text[finding.start : finding.end]
-            parts += [text[position : finding.start], self._token(finding.kind, secret)]
+            parts += [text[position : finding.start], self._make_token(finding.kind, secret)]
             position = finding.end
         return "".join([*parts, text[position:]])
 
-    def _token(self, kind: str, value: str) -> str:
+    def _make_token(self, kind: str, value: str) -> str:
         # NUL separates the parts, so that no other thread, kind and value give the same bytes.
-        about = f"{self._thread_id}\0{kind}\0{value}".encode("utf-8", "surrogatepass")
-        token = f"<{kind}:{hmac.digest(self._key, about, 'sha256').hex()[:12]}>"
+        identity = f"{self._thread_id}\0{kind}\0{value}".encode("utf-8", "surrogatepass")
+        token = f"<{kind}:{hmac.digest(self._key, identity, 'sha256').hex()[:12]}>"
         self.values[token] = value
         self.has_tokens = True
-        self._kinds[kind] += 1
+        self._replaced_kinds[kind] += 1
         return token
 
 
-def _secrets(text: str, findings: Iterable[Finding]) -> set[tuple[str, str]]:
+def _secret_texts(text: str, findings: Iterable[Finding]) -> set[tuple[str, str]]:
     return {(finding.kind, text[finding.start : finding.end]) for finding in findings}
 
 
-def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
-    """Return the detectors in `choice` (names or objects), and a detector that finds the texts in `secrets`."""
-    if isinstance(choice, str):
-        raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {choice!r}")
+def resolve_detectors(choices: Sequence[str | Detector], secrets: Sequence[str]) -> tuple[Detector, ...]:
+    """Return the detectors in `choices` (names or objects), and a detector that finds the texts in `secrets`."""
+    if isinstance(choices, str):
+        raise TypeError(f"Redact(detectors=...) takes a list of names or Detectors, got the string {choices!r}")
     if isinstance(secrets, str):
         raise TypeError("Redact(secrets=...) takes a list of strings, got one string")
     for position, secret in enumerate(secrets):
         # Errors name the position, not the value: they may be logged.
         if not isinstance(secret, str):
             raise TypeError(f"Redact(secrets=...)[{position}] is not a string but a {type(secret).__name__}")
-        if len(secret) < _SHORTEST:
+        if len(secret) < _MIN_LITERAL_CHARS:
             raise ValueError(
                 f"Redact(secrets=...)[{position}] has {len(secret)} characters; leave out what is shorter than "
-                f"{_SHORTEST}, because it would be found everywhere"
+                f"{_MIN_LITERAL_CHARS}, because it would be found everywhere"
             )
     detectors: list[Detector] = []
-    for item in choice:
-        if not isinstance(item, (str, Detector)):
-            raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {item!r}")
-        if isinstance(item, str) and item not in _BUILT_IN:
-            suggestion = did_you_mean(item, _BUILT_IN)
-            raise ValueError(f"Redact(detectors=...) knows no {item!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
-        detectors.append(_BUILT_IN[item] if isinstance(item, str) else item)
+    for choice in choices:
+        if not isinstance(choice, (str, Detector)):
+            raise TypeError(f"Redact(detectors=...) takes names or Detectors, got {choice!r}")
+        if isinstance(choice, str) and choice not in _BUILT_IN:
+            suggestion = did_you_mean(choice, _BUILT_IN)
+            raise ValueError(f"Redact(detectors=...) knows no {choice!r}; there are {', '.join(_BUILT_IN)}{suggestion}")
+        detectors.append(_BUILT_IN[choice] if isinstance(choice, str) else choice)
     if secrets:
-        detectors.append(Detector(_LITERAL, literals(secrets)))
+        detectors.append(Detector(_LITERAL_KIND, make_literal_finder(secrets)))
     for name, count in Counter(detector.name for detector in detectors).items():
         if count > 1:
             raise ValueError(f"Redact(detectors=...) has {count} detectors named {name!r}; rename or join them")
@@ -222,7 +228,7 @@ def detectors_of(choice: Sequence[str | Detector], secrets: Sequence[str]) -> tu
 
 # Vaults
 
-LONGEST = 65_536
+MAX_VALUE_CHARS = 65_536
 """Maximum characters of a value that a vault stores; a longer secret gets a token, but cannot be restored."""
 
 
@@ -259,7 +265,7 @@ class MemoryVault:
         require("MemoryVault(...)", "cachetools", extra="redact", instead="Redact(vault=StoreVault(store))")
         from cachetools import LRUCache
 
-        self._make_values: Callable[[], LRUCache[str, str]] = partial(LRUCache, values)
+        self._make_thread_values: Callable[[], LRUCache[str, str]] = partial(LRUCache, values)
         self._values_by_thread: LRUCache[str, LRUCache[str, str]] = LRUCache(threads)
         # Even reading reorders an LRU cache, and calls of several threads use the vault.
         self._lock = threading.Lock()
@@ -267,16 +273,16 @@ class MemoryVault:
     async def put(self, thread_id: str, values: Mapping[str, str]) -> None:
         """Store each value under its token."""
         with self._lock:
-            self._values_of(thread_id).update(values)
+            self._thread_values(thread_id).update(values)
 
     async def get(self, thread_id: str, tokens: Collection[str]) -> Mapping[str, str]:
         """Return the stored values of the given tokens, by token."""
         with self._lock:
-            values = self._values_of(thread_id)
+            values = self._thread_values(thread_id)
             return {token: values[token] for token in tokens if token in values}
 
-    def _values_of(self, thread_id: str) -> "LRUCache[str, str]":
-        return self._values_by_thread.setdefault(thread_id, self._make_values())
+    def _thread_values(self, thread_id: str) -> "LRUCache[str, str]":
+        return self._values_by_thread.setdefault(thread_id, self._make_thread_values())
 
 
 class StoreVault:
@@ -312,7 +318,7 @@ class StoreVault:
 
 # Middleware
 
-_MAX_REVEALS = 8
+_MAX_REVEAL_PASSES = 8
 """Maximum number of passes that replace tokens by values: a value may itself contain tokens."""
 
 _REVEALED_TO_PERSONS = "with reveal=..., the question shows, and a checkpoint keeps, what tokens stand for"
@@ -365,8 +371,10 @@ class Redact(Middleware):
         if vault is not None and not (hasattr(vault, "put") and hasattr(vault, "get")):
             raise TypeError(f"Redact(vault=...) takes a vault, such as MemoryVault(); got {vault!r}")
         check_type("Redact(models=...)", models, bool, "True")
-        self._detectors = detectors_of(detectors, secrets)
-        self._reveal: dict[str, frozenset[str] | None] = dict.fromkeys(tool_names("Redact(reveal=...)", reveal))
+        self._detectors = resolve_detectors(detectors, secrets)
+        self._revealed_arguments: dict[str, frozenset[str] | None] = dict.fromkeys(
+            tool_names("Redact(reveal=...)", reveal)
+        )
         """Names of the arguments with values, by the name of the tool; `None` stands for all arguments."""
         if isinstance(reveal, Mapping):
             for tool, names in reveal.items():
@@ -375,36 +383,36 @@ class Redact(Middleware):
                     raise TypeError(
                         f"Redact(reveal=...) takes names of arguments for {tool!r}, got {names!r}; {example}"
                     )
-                self._reveal[tool] = frozenset(names)
-        self.order = Order("redact", not_around={"approval": _REVEALED_TO_PERSONS} if self._reveal else {})
+                self._revealed_arguments[tool] = frozenset(names)
+        self.order = Order("redact", not_around={"approval": _REVEALED_TO_PERSONS} if self._revealed_arguments else {})
         if models:
             # `create_agent` looks for this method: only an object with the option is around requests.
-            self.awrap_model_call = self._around_request
+            self.awrap_model_call = self._wrap_model_call
         self._vault = MemoryVault() if vault is None else vault
-        self._threads = WorkerThreads("Redact")
+        self._worker_threads = WorkerThreads("Redact")
         self._key = key or randomness.token_bytes(32)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ValueError` if `reveal` names a tool that is not in `tools`, or an argument that its tool lacks."""
-        check_tool_names("Redact(reveal=...)", self._reveal, tools)
-        for name in self._reveal.keys() & tools:
-            check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._reveal[name] or (), tools[name])
+        check_tool_names("Redact(reveal=...)", self._revealed_arguments, tools)
+        for name in self._revealed_arguments.keys() & tools:
+            check_argument_names(f"Redact(reveal={{{name!r}: ...}})", self._revealed_arguments[name] or (), tools[name])
 
     def redact(self, text: str, *, thread_id: str = "") -> str:
         """Return a text for logs or spans, with tokens in place of secrets; the vault does not store the secrets."""
-        return self._redaction(thread_id).redact_text(text)
+        return self._make_redaction(thread_id).redact_text(text)
 
     def redact_value(self, value: Any, *, thread_id: str = "") -> Any:
         """Return a copy of a nested value with tokens in place of secrets; the vault does not store the secrets."""
-        return self._redaction(thread_id).redact(value)
+        return self._make_redaction(thread_id).redact(value)
 
     async def hide(self, value: Any, *, thread_id: str = "") -> Any:
         """Return a copy of a nested value, such as user input, with tokens for its secrets.
 
         The values are stored in the vault for this conversation.
         """
-        redaction = self._redaction(thread_id)
-        hidden = await run_if_long(self._threads, value, partial(redaction.redact, value))
+        redaction = self._make_redaction(thread_id)
+        hidden = await run_if_long(self._worker_threads, value, partial(redaction.redact, value))
         await self._vault.put(thread_id, _storable_values(redaction))
         return hidden
 
@@ -413,21 +421,22 @@ class Redact(Middleware):
 
         It is meant for the owner of the data.
         """
-        return (await self._reveal_tokens(value, thread_id))[0]
+        restored, _values = await self._reveal_tokens(value, thread_id)
+        return restored
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
-        values = self._reveal.get(tool.name, ())
-        if values is None:
+        names = self._revealed_arguments.get(tool.name, ())
+        if names is None:  # all arguments
             return "replaces secrets by tokens, and gives the tool the values"
-        revealed = f", and gives the tool the values in {', '.join(sorted(values))}" if values else ""
+        revealed = f", and gives the tool the values in {', '.join(sorted(names))}" if names else ""
         return f"replaces secrets by tokens{revealed}"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run a call with tokens for secrets in result, error and arguments, except arguments that `reveal` names."""
         thread_id = _thread_id(request.runtime.config)
-        request, known_values = await self._prepare(request, thread_id)
-        redaction = self._redaction(thread_id, known_values)
+        request, known_values = await self._prepare_request(request, thread_id)
+        redaction = self._make_redaction(thread_id, known_values)
         failure: Exception | None = None
         output: Output | None = None
         try:
@@ -437,14 +446,14 @@ class Redact(Middleware):
         # Outside of the `except` block: an error that is raised inside it would get the original error, with all its
         # secrets, as its context.
         try:
-            output = await run_if_long(self._threads, output, partial(redaction.redact, output))
+            output = await run_if_long(self._worker_threads, output, partial(redaction.redact, output))
             # Observers receive the exception behind a call's error message.
             if (call := running_call()) is not None and isinstance(call.handled_error, Exception):
-                call.handled_error = redaction.clear(call.handled_error)
-            failure = failure and redaction.clear(failure)
-            _bind_to_thread(redaction.has_tokens)
+                call.handled_error = redaction.redact_error(call.handled_error)
+            failure = failure and redaction.redact_error(failure)
+            _bind_outcome_to_thread(has_tokens=redaction.has_tokens)
             # Last, because only now the redaction has the values of all tokens.
-            await self._keep(thread_id, redaction)
+            await self._store_values(thread_id, redaction)
             if failure is not None:
                 raise failure
         finally:
@@ -453,45 +462,50 @@ class Redact(Middleware):
         assert output is not None
         return output
 
-    async def _around_request(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
+    async def _wrap_model_call(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Send a model request with tokens in place of secrets; if it fails, replace the secrets in the error, too."""
         thread_id = _thread_id(ensure_config())
-        redaction = self._redaction(thread_id)
+        redaction = self._make_redaction(thread_id)
         prompt = [request.system_message, *request.messages]
-        system, *messages = await run_if_long(self._threads, prompt, partial(redaction.redact_conversation, prompt))
-        await self._keep(thread_id, redaction)
-        _bind_to_thread(redaction.has_tokens)  # a tool that runs this agent may repeat them
+        system, *messages = await run_if_long(
+            self._worker_threads, prompt, partial(redaction.redact_conversation, prompt)
+        )
+        await self._store_values(thread_id, redaction)
+        _bind_outcome_to_thread(has_tokens=redaction.has_tokens)  # a tool that runs this agent may repeat them
         try:
             return await call_next(request.override(system_message=system, messages=messages))
         except Exception as error:
             failure = error
         # Outside of the `except` block, and with `finally`, for the reasons in `awrap_tool_call`.
         try:
-            redaction = self._redaction(thread_id, redaction.values)
-            failure = redaction.clear(failure)
-            await self._keep(thread_id, redaction)
+            redaction = self._make_redaction(thread_id, redaction.values)
+            failure = redaction.redact_error(failure)
+            await self._store_values(thread_id, redaction)
             raise failure
         finally:
             del failure, redaction
 
-    async def _prepare(self, request: ToolCallRequest, thread_id: str) -> tuple[ToolCallRequest, Mapping[str, str]]:
+    async def _prepare_request(
+        self, request: ToolCallRequest, thread_id: str
+    ) -> tuple[ToolCallRequest, Mapping[str, str]]:
         """Return the request for the tool, and the secrets that the tool can read, as a dict from token to value."""
         # The tool may repeat these values, so they are replaced in its result.
         call = request.tool_call
-        args, names = call["args"], self._reveal.get(call["name"], ())
+        args = call["args"]
+        names = self._revealed_arguments.get(call["name"], ())  # `None`: all of them
         revealed_args = {name: value for name, value in args.items() if names is None or name in names}
         hidden_args = {name: args[name] for name in args.keys() - revealed_args.keys()} if revealed_args else args
-        redaction = self._redaction(thread_id)
-        hidden = await run_if_long(self._threads, hidden_args, partial(redaction.redact, hidden_args))
-        await self._keep(thread_id, redaction)
+        redaction = self._make_redaction(thread_id)
+        hidden = await run_if_long(self._worker_threads, hidden_args, partial(redaction.redact, hidden_args))
+        await self._store_values(thread_id, redaction)
         revealed, values = await self._reveal_tokens(revealed_args, thread_id)
         # The tool may repeat these tokens, and the same token has no value in another conversation.
-        _bind_to_thread(redaction.has_tokens or bool(values))
+        _bind_outcome_to_thread(has_tokens=redaction.has_tokens or bool(values))
         if values:
             note("revealed", kinds=sorted({token[1:].partition(":")[0] for token in values}), count=len(values))
         # Secrets that the model wrote itself for a revealed argument: it knows them, but results must not repeat them.
-        argument_redaction = self._redaction(thread_id)
-        await run_if_long(self._threads, revealed, partial(argument_redaction.redact, revealed))
+        argument_redaction = self._make_redaction(thread_id)
+        await run_if_long(self._worker_threads, revealed, partial(argument_redaction.redact, revealed))
         if hidden is not hidden_args or revealed is not revealed_args:
             request = request.override(tool_call={**call, "args": {**hidden, **revealed}})
         return request, {**argument_redaction.values, **values}
@@ -499,35 +513,35 @@ class Redact(Middleware):
     async def _reveal_tokens(self, value: Any, thread_id: str) -> tuple[Any, dict[str, str]]:
         """Return a copy of a nested value with its tokens replaced by their values, and a dict from token to value."""
         values: dict[str, str] = {}
-        for _ in range(_MAX_REVEALS):
-            tokens = await run_if_long(self._threads, value, partial(_tokens_in, value))
+        for _ in range(_MAX_REVEAL_PASSES):
+            tokens = await run_if_long(self._worker_threads, value, partial(_tokens_in, value))
             new_values = await self._vault.get(thread_id, tokens) if tokens else {}
             if not new_values:
                 break
             values |= new_values
-            reveal = partial(_with_values, new_values)
-            value = await run_if_long(self._threads, value, partial(replace_texts, value, reveal))
+            reveal = partial(_replace_tokens, new_values)
+            value = await run_if_long(self._worker_threads, value, partial(replace_texts, value, reveal))
         return value, values
 
-    async def _keep(self, thread_id: str, redaction: Redaction) -> None:
+    async def _store_values(self, thread_id: str, redaction: Redaction) -> None:
         """Store the values of new tokens in the vault."""
         # An error of the vault is only logged: it must not cost the call its result. These tokens cannot be opened
         # later.
-        redaction.tell()
+        redaction.report_to_observers()
         values = _storable_values(redaction)
         try:
             if values:
                 await self._vault.put(thread_id, values)
         except Exception as error:
-            kind = type(error).__qualname__
-            _log.warning("the vault of Redact failed with %s; %d tokens cannot be opened", kind, len(values))
-            note("vault_failed", error=kind, count=len(values))
+            error_name = type(error).__qualname__
+            _log.warning("the vault of Redact failed with %s; %d tokens cannot be opened", error_name, len(values))
+            note("vault_failed", error=error_name, count=len(values))
 
-    def _redaction(self, thread_id: str, values: Mapping[str, str] | None = None) -> Redaction:
-        return Redaction(self._detectors, self._key, thread_id, values)
+    def _make_redaction(self, thread_id: str, known_values: Mapping[str, str] | None = None) -> Redaction:
+        return Redaction(self._detectors, self._key, thread_id, known_values)
 
 
-def _bind_to_thread(has_tokens: bool) -> None:
+def _bind_outcome_to_thread(*, has_tokens: bool) -> None:
     """If a call contains tokens, mark its outcome as valid in its conversation only, so that caches do not share it."""
     if has_tokens:
         bind_to_thread()
@@ -535,7 +549,7 @@ def _bind_to_thread(has_tokens: bool) -> None:
 
 def _storable_values(redaction: Redaction) -> dict[str, str]:
     # Longer values are hidden but not stored, which bounds the vault.
-    return {token: value for token, value in redaction.values.items() if len(value) <= LONGEST}
+    return {token: value for token, value in redaction.values.items() if len(value) <= MAX_VALUE_CHARS}
 
 
 def _thread_id(config: Mapping[str, Any]) -> str:
@@ -554,5 +568,5 @@ def _tokens_in(value: Any) -> set[str]:
     return tokens
 
 
-def _with_values(values: Mapping[str, str], text: str) -> str:
+def _replace_tokens(values: Mapping[str, str], text: str) -> str:
     return TOKEN.sub(lambda match: values.get(match[0], match[0]), text)

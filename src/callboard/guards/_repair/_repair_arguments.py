@@ -27,11 +27,11 @@ from callboard.guards._repair._schema import (
     Path,
     Schema,
     Shape,
-    choices_of,
-    contract_of,
-    is_small,
-    is_type,
-    types_of,
+    allowed_types,
+    allowed_values,
+    has_json_type,
+    is_small_json,
+    make_contract,
 )
 from callboard.middleware._messages import with_line, with_own_message
 from callboard.tools._middleware import Middleware, Order
@@ -41,46 +41,46 @@ from callboard.tools._middleware import Middleware, Order
 
 Kind = Literal["json", "text", "list", "item", "choice", "name", "wrapper"]
 
-MAX_TEXT = 65_536
+MAX_JSON_CHARS = 65_536
 """Maximum characters of a text that is parsed as JSON."""
 
 _MAX_WORD_CHARS = 100
 # Short words differ by one letter without being misspellings, such as "get" and "set".
 _MIN_WORD_CHARS = 5
 
-_WRAPPERS = frozenset(
+_WRAPPER_NAMES = frozenset(
     {"args", "arguments", "data", "input", "inputs", "kwargs", "parameters", "params", "payload", "toolinput"}
 )
 
 
-def corrections(value: Any, alternatives: Iterable[Schema]) -> Iterator[tuple[Kind, Any]]:
+def propose_corrections(value: Any, schemas: Iterable[Schema]) -> Iterator[tuple[Kind, Any]]:
     """Yield the possible corrections of a value that matches none of the given alternative schemas."""
     # Ambiguous forms are not corrected: numbers with separators or leading zeros, words for booleans, fractions for
     # text, texts with separators for lists. Neither is text that looks like JSON but is invalid.
-    types = set[str]().union(*map(types_of, alternatives))
+    type_names = set[str]().union(*map(allowed_types, schemas))
     if isinstance(value, str):
-        json_value = read(value)
-        if strip_fence(value)[:1] in ("[", "{"):
-            if isinstance(json_value, (list, dict)):
-                yield "json", json_value
+        parsed_value = read_json(value)
+        if strip_code_fence(value)[:1] in ("[", "{"):
+            if isinstance(parsed_value, (list, dict)):
+                yield "json", parsed_value
             return
-        choices = [choice for schema in alternatives for choice in choices_of(schema) or () if isinstance(choice, str)]
+        choices = [choice for schema in schemas for choice in allowed_values(schema) or () if isinstance(choice, str)]
         if (choice := find_only_match(value, choices)) is not None:
             yield "choice", choice
-        is_json_of_json = isinstance(json_value, str) and value.strip()[:1] == '"'
-        json_types = types & {"null", "boolean", "number", "integer"}
-        if is_json_of_json or any(is_type(json_value, name) for name in json_types):
-            yield "json", json_value
+        is_json_of_json = isinstance(parsed_value, str) and value.strip()[:1] == '"'
+        scalar_type_names = type_names & {"null", "boolean", "number", "integer"}
+        if is_json_of_json or any(has_json_type(parsed_value, name) for name in scalar_type_names):
+            yield "json", parsed_value
         # Text with separators may be one item or several, also if only one of both is valid.
-        if "array" in types and value.strip() and not re.search("[,;\n]", value):
+        if "array" in type_names and value.strip() and not re.search("[,;\n]", value):
             yield "list", [value]
     elif isinstance(value, list):
-        if len(value) == 1 and types and "array" not in types:
+        if len(value) == 1 and type_names and "array" not in type_names:
             yield "item", value[0]
     else:
-        if "array" in types and value is not None and not (isinstance(value, dict) and "object" in types):
+        if "array" in type_names and value is not None and not (isinstance(value, dict) and "object" in type_names):
             yield "list", [value]
-        if "string" in types and isinstance(value, int) and not isinstance(value, bool):
+        if "string" in type_names and isinstance(value, int) and not isinstance(value, bool):
             yield "text", str(value)
 
 
@@ -89,10 +89,14 @@ def find_correct_names(value: Mapping[str, Any], schema: Schema) -> dict[str, st
     properties = schema.get("properties", {})
     is_closed = schema.get("additionalProperties") is False and "patternProperties" not in schema
     # Required names that are absent or, if the schema forbids others, any absent name.
-    targets = [name for name in (properties if is_closed else schema.get("required", ())) if name not in value]
-    unknown = [name for name in value if name not in properties]
-    names = {name: target for name in unknown if (target := find_only_match(name, targets)) is not None}
-    return names if len(set(names.values())) == len(names) else {}
+    absent_names = [name for name in (properties if is_closed else schema.get("required", ())) if name not in value]
+    unknown_names = [name for name in value if name not in properties]
+    correct_names = {
+        name: correct_name
+        for name in unknown_names
+        if (correct_name := find_only_match(name, absent_names)) is not None
+    }
+    return correct_names if len(set(correct_names.values())) == len(correct_names) else {}
 
 
 def find_only_match(word: str, choices: Iterable[str]) -> str | None:
@@ -102,50 +106,52 @@ def find_only_match(word: str, choices: Iterable[str]) -> str | None:
     # not a misspelt "lock". Words with digits must match: a wrong digit is another name.
     if len(word) > _MAX_WORD_CHARS:
         return None
-    folded_choices = {choice: fold(choice) for choice in choices if len(choice) <= _MAX_WORD_CHARS}
-    key = fold(word)
-    matches = [choice for choice, folded in folded_choices.items() if folded == key]
-    matches = matches or [choice for choice, folded in folded_choices.items() if _differ_by_one_slip(key, folded)]
+    folded_choices = {choice: fold_word(choice) for choice in choices if len(choice) <= _MAX_WORD_CHARS}
+    folded_word = fold_word(word)
+    matches = [choice for choice, folded_choice in folded_choices.items() if folded_choice == folded_word]
+    matches = matches or [
+        choice for choice, folded_choice in folded_choices.items() if _differ_by_one_typo(folded_word, folded_choice)
+    ]
     return matches[0] if len(matches) == 1 and matches[0] != word else None
 
 
-def fold(word: str) -> str:
+def fold_word(word: str) -> str:
     """Return a word in a normal form for comparisons: in lower case, with separators only between two digits."""
     return re.sub(r"(?<=[^\W\d_])[\s_-]+(?=\w)|(?<=\w)[\s_-]+(?=[^\W\d_])", "", word.strip()).casefold()
 
 
-def _differ_by_one_slip(a: str, b: str) -> bool:
+def _differ_by_one_typo(a: str, b: str) -> bool:
     if min(len(a), len(b)) < _MIN_WORD_CHARS or not (a.isalpha() and b.isalpha()):
         return False
-    start = _common_length(a, b)
+    start = _common_prefix_length(a, b)
     a, b = a[start:], b[start:]
-    end = _common_length(a[::-1], b[::-1])
+    end = _common_prefix_length(a[::-1], b[::-1])
     a, b = a[: len(a) - end], b[: len(b) - end]
     is_swapped = len(a) == 2 and a == b[::-1]
     return start > 0 and (max(len(a), len(b)) <= 1 or is_swapped)
 
 
-def _common_length(a: str, b: str) -> int:
+def _common_prefix_length(a: str, b: str) -> int:
     """Return the length of the longest common beginning of two words."""
     pairs = enumerate(zip(a, b, strict=False))
     return next((length for length, (char_a, char_b) in pairs if char_a != char_b), min(len(a), len(b)))
 
 
-UNREADABLE = object()
+NOT_JSON = object()
 """Result for a text that is not JSON. `None` is the result for JSON's `null`."""
 
 
-def read(text: str) -> Any:
+def read_json(text: str) -> Any:
     """Return the JSON value in a text, or `UNREADABLE` if the text is not accepted as JSON."""
     # Also accepted are a Markdown fence, trailing commas, and Python's quotes and constants. Ambiguous JSON (duplicate
     # keys, Infinity) is not accepted, nor is long or deeply nested JSON.
-    if len(text) > MAX_TEXT:
-        return UNREADABLE
-    text = strip_fence(text)
-    for form in (str, _as_json):
+    if len(text) > MAX_JSON_CHARS:
+        return NOT_JSON
+    text = strip_code_fence(text)
+    for convert in (str, _convert_to_json):  # as it is written first
         try:
             value = json.loads(
-                form(text),
+                convert(text),
                 strict=False,
                 object_pairs_hook=_make_object,
                 parse_float=_parse_finite,
@@ -153,11 +159,11 @@ def read(text: str) -> Any:
             )
         except (ValueError, RecursionError):
             continue
-        return value if is_small(value) else UNREADABLE
-    return UNREADABLE
+        return value if is_small_json(value) else NOT_JSON
+    return NOT_JSON
 
 
-def strip_fence(text: str) -> str:
+def strip_code_fence(text: str) -> str:
     """Return the content of a Markdown code fence, or a text without a fence, stripped of surrounding white space."""
     text = text.strip()
     if not (text.startswith("```") and text.endswith("```")):
@@ -178,44 +184,44 @@ def _parse_finite(text: str) -> float:
     return number
 
 
-_TOKEN = re.compile(
+_LITERAL_TOKEN = re.compile(
     r"""\s*(?:
         (?P<plain> "[^"\\]*(?:\\.[^"\\]*)*" | [\[\]{}:] | ,(?!\s*[\]}]) | -?\d[\d.eE+-]* | (?:true|false|null)\b )
       | '(?P<quoted> [^'\\]*(?:\\.[^'\\]*)* )'
       | (?P<word> (?:True|False|None)\b )
-      | (?P<last> ,)
+      | (?P<trailing_comma> ,)
     )""",
     re.VERBOSE | re.DOTALL,
 )
 _CONSTANTS = {"True": "true", "False": "false", "None": "null"}
 
 
-def _as_json(text: str) -> str:
+def _convert_to_json(text: str) -> str:
     """Convert Python literals, or JSON with trailing commas, to valid JSON text. No code is evaluated."""
     # Raise `ValueError` for any other text.
-    pieces: list[str] = []
+    json_tokens: list[str] = []
     position = 0
     while position < len(text):
-        match = _TOKEN.match(text, position)
-        if match is None or (match["last"] and (not pieces or pieces[-1] in ("[", "{", ":", ","))):
+        match = _LITERAL_TOKEN.match(text, position)
+        if match is None or (match["trailing_comma"] and (not json_tokens or json_tokens[-1] in ("[", "{", ":", ","))):
             raise ValueError("neither JSON nor Python")
         if match["quoted"] is not None:
-            pieces.append('"' + re.sub(r'\\(.)|"', _requote, match["quoted"], flags=re.DOTALL) + '"')
+            json_tokens.append('"' + re.sub(r'\\(.)|"', _requote, match["quoted"], flags=re.DOTALL) + '"')
         else:
-            pieces.append(match["plain"] or _CONSTANTS.get(match["word"] or "", ""))
+            json_tokens.append(match["plain"] or _CONSTANTS.get(match["word"] or "", ""))
         position = match.end()
-    return " ".join(pieces)
+    return " ".join(json_tokens)
 
 
 def _requote(match: re.Match[str]) -> str:
-    if match[1] is None:
+    if match[1] is None:  # a double quote, which needs an escape only in JSON
         return '\\"'
     return "'" if match[1] == "'" else match[0]
 
 
 # Repair
 
-_ROUNDS = 8
+_MAX_ROUNDS = 8
 """Maximum number of validations per call; arguments that need more are not repaired.
 
 A round corrects all faulty places at once, and the next one what is inside them.
@@ -229,12 +235,12 @@ class Repair:
     kind: Kind
     location: str
     """Place of the change, as dotted names of the schema; `*` stands for a list item, or a name not in the schema."""
-    written: str = ""
+    written_name: str = ""
     """Name that the model wrote, if the name was wrong."""
 
 
 @dataclass(frozen=True, slots=True)
-class Repaired:
+class RepairedArguments:
     """Repaired arguments, and the list of the changes that were made."""
 
     args: Args
@@ -245,26 +251,26 @@ _Correction = tuple[Path, Any, list[Repair]]
 """Possible correction: the place in the arguments, the new value, and a `Repair` record of each change."""
 
 
-def repair(contract: Contract, args: Args) -> Repaired | None:
+def repair_arguments(contract: Contract, args: Args) -> RepairedArguments | None:
     """Return a repaired copy of invalid arguments; `None` for valid arguments, or if no unique correction exists."""
     try:
         repairs: list[Repair] = []
-        for _ in range(_ROUNDS):
-            if not is_small(args):
+        for _ in range(_MAX_ROUNDS):
+            if not is_small_json(args):
                 return None
-            faults = contract.faults(args)
+            faults = contract.find_faults(args)
             if not faults:
-                return Repaired(args, tuple(dict.fromkeys(repairs))) if repairs else None
+                return RepairedArguments(args, tuple(dict.fromkeys(repairs))) if repairs else None
             groups = _group_faults(contract.shape, faults)
-            choices = [[*_corrections_of(contract.shape, args, group)] for group in groups]
-            if (inner := _unwrap(contract, args)) is not None:
-                if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(choices):
+            corrections_by_group = [[*_propose_group_corrections(contract.shape, args, group)] for group in groups]
+            if (inner_args := _unwrap_arguments(contract, args)) is not None:
+                if args.keys() <= contract.shape.root.get("properties", {}).keys() and all(corrections_by_group):
                     return None  # an argument with the name of a wrapper: either may be meant
-                repairs.append(Repair("wrapper", "*", *args))
-                args = inner
+                repairs.append(Repair("wrapper", "*", written_name=next(iter(args))))
+                args = inner_args
                 continue
             args = deepcopy(args)
-            for corrections_of_group in choices:
+            for corrections_of_group in corrections_by_group:
                 # The value of a fault may have been valid in another alternative: a second correction is another
                 # meaning, so nothing is repaired.
                 if len(corrections_of_group) != 1:
@@ -286,7 +292,7 @@ def _group_faults(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
     # Errors inside of another faulty place are left out; the next round finds them.
     groups: dict[Path, list[Path]] = {}
     for fault in faults:
-        schemas_on_path = shape.along(fault)
+        schemas_on_path = shape.schemas_along(fault)
         # Cut before the first key that the schema does not allow.
         allowed_length = next((i for i, schemas in enumerate(schemas_on_path) if not schemas), len(schemas_on_path)) - 1
         path = fault[:allowed_length]
@@ -303,30 +309,30 @@ def _group_faults(shape: Shape, faults: Iterable[Path]) -> list[list[Path]]:
     ]
 
 
-def _corrections_of(shape: Shape, args: Args, paths: Iterable[Path]) -> Iterator[_Correction]:
-    for path in paths:
+def _propose_group_corrections(shape: Shape, args: Args, group: Iterable[Path]) -> Iterator[_Correction]:
+    for path in group:
         value = _value_at(args, path)
-        alternatives = shape.along(path)[-1]
-        for kind, new in corrections(value, alternatives) if path else ():
-            yield path, new, [Repair(kind, _location_of(shape, path))]
-        for schema in alternatives if isinstance(value, dict) else ():
+        schemas = shape.schemas_along(path)[-1]
+        for kind, new_value in propose_corrections(value, schemas) if path else ():
+            yield path, new_value, [Repair(kind, _format_location(shape, path))]
+        for schema in schemas if isinstance(value, dict) else ():
             if names := find_correct_names(value, schema):
                 repairs = [
-                    Repair("name", _location_of(shape, (*path, correct_name)), name)
+                    Repair("name", _format_location(shape, (*path, correct_name)), name)
                     for name, correct_name in names.items()
                 ]
                 yield path, {names.get(name, name): item for name, item in value.items()}, repairs
 
 
-def _unwrap(contract: Contract, args: Args) -> Args | None:
+def _unwrap_arguments(contract: Contract, args: Args) -> Args | None:
     """Return the inner arguments of a wrapper such as `{"input": {...}}`; `None` if there is no valid wrapper."""
     if len(args) != 1:
         return None
     ((name, inner),) = args.items()
     # Models often wrap all arguments under a word such as "input", or under the tool's name.
-    if len(name) > _MAX_WORD_CHARS or fold(name) not in {*_WRAPPERS, fold(contract.name)}:
+    if len(name) > _MAX_WORD_CHARS or fold_word(name) not in {*_WRAPPER_NAMES, fold_word(contract.name)}:
         return None
-    inner = read(inner) if isinstance(inner, str) else inner
+    inner = read_json(inner) if isinstance(inner, str) else inner
     # Unwrapping must not let the model set an injected argument.
     if not isinstance(inner, dict) or inner.keys() & contract.injected:
         return None
@@ -341,11 +347,11 @@ def _value_at(args: Args, path: Path) -> Any:
     return value
 
 
-def _location_of(shape: Shape, path: Path) -> str:
-    steps = shape.along(path)
+def _format_location(shape: Shape, path: Path) -> str:
+    schemas_on_path = shape.schemas_along(path)
     return ".".join(
-        key if isinstance(key, str) and any(key in schema.get("properties", {}) for schema in step) else "*"
-        for key, step in zip(path, steps, strict=False)
+        key if isinstance(key, str) and any(key in schema.get("properties", {}) for schema in schemas) else "*"
+        for key, schemas in zip(path, schemas_on_path, strict=False)
     )
 
 
@@ -353,6 +359,8 @@ def _location_of(shape: Shape, path: Path) -> str:
 
 _MAX_CLAUSES = 8
 """Maximum number of repairs that the message to the model lists."""
+_MAX_WRITTEN_CHARS = 60
+"""Maximum characters of a name of the model's that the message repeats."""
 
 
 @suggests_options()
@@ -382,8 +390,8 @@ class RepairArguments(Middleware):
 
     def __init__(self, *, tell_model: bool = True) -> None:
         self._tell_model = tell_model
-        self._threads = WorkerThreads("RepairArguments")
-        self._contracts = ToolFacts(contract_of)
+        self._worker_threads = WorkerThreads("RepairArguments")
+        self._contracts = ToolFacts(make_contract)
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ImportError` if a tool has a JSON schema and jsonschema is not installed."""
@@ -399,16 +407,20 @@ class RepairArguments(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run the call, with repaired arguments if necessary."""
-        repaired = await run_if_long(self._threads, request.tool_call["args"], partial(self._repair_call, request))
+        repaired = await run_if_long(
+            self._worker_threads, request.tool_call["args"], partial(self._repair_call, request)
+        )
         if repaired is None:
             return await call_next(request)
         call: ToolCall = {**request.tool_call, "args": repaired.args}
-        note("repaired", **_facts(repaired.repairs))
+        note("repaired", **_summarize_repairs(repaired.repairs))
         output = await call_next(request.override(tool_call=call))
-        tells = self._tell_model and not cast("BaseTool", request.tool).return_direct
-        return with_own_message(output, call, partial(_with_report, repairs=repaired.repairs, tells_model=tells))
+        is_reported = self._tell_model and not cast("BaseTool", request.tool).return_direct
+        return with_own_message(
+            output, call, partial(_add_repair_report, repairs=repaired.repairs, tells_model=is_reported)
+        )
 
-    def _repair_call(self, request: ToolCallRequest) -> Repaired | None:
+    def _repair_call(self, request: ToolCallRequest) -> RepairedArguments | None:
         args: Any = request.tool_call["args"]
         contract = None if request.tool is None else self._contracts.of(request.tool)
         if contract is None or not isinstance(args, dict):
@@ -416,22 +428,23 @@ class RepairArguments(Middleware):
         # Values that the model forged for injected arguments do not count here; they are removed before the tool runs.
         injected = {name: value for name, value in args.items() if name in contract.injected}
         model_args = {name: value for name, value in args.items() if name not in injected}
-        repaired = repair(contract, model_args)
-        return repaired and Repaired({**injected, **repaired.args}, repaired.repairs)
+        repaired = repair_arguments(contract, model_args)
+        return repaired and RepairedArguments({**injected, **repaired.args}, repaired.repairs)
 
 
-def _facts(repairs: Iterable[Repair]) -> dict[str, list[str]]:
+def _summarize_repairs(repairs: Iterable[Repair]) -> dict[str, list[str]]:
     distinct = dict.fromkeys((repair.location, repair.kind) for repair in repairs)
     return {"arguments": [location for location, _ in distinct], "kinds": [kind for _, kind in distinct]}
 
 
-def _with_report(message: ToolMessage, repairs: tuple[Repair, ...], *, tells_model: bool) -> ToolMessage:
+def _add_repair_report(message: ToolMessage, repairs: tuple[Repair, ...], *, tells_model: bool) -> ToolMessage:
     """Return a call's message with a record of the repairs, and with a line about them for the model."""
-    update: dict[str, Any] = {"additional_kwargs": with_facts(message, repaired=_facts(repairs))}
+    message_update: dict[str, Any] = {"additional_kwargs": with_facts(message, repaired=_summarize_repairs(repairs))}
     if tells_model:
         # The name that the model wrote is untrusted: cut and escaped, so that it cannot forge a line of the message.
         clause_by_repair = [
-            (repair, _CLAUSES[repair.kind].format(written=ascii(repair.written[:60]))) for repair in repairs
+            (repair, _CLAUSE_TEMPLATES[repair.kind].format(written=ascii(repair.written_name[:_MAX_WRITTEN_CHARS])))
+            for repair in repairs
         ]
         clauses = dict.fromkeys(
             clause if repair.kind == "wrapper" else f"{repair.location} {clause}" for repair, clause in clause_by_repair
@@ -439,11 +452,11 @@ def _with_report(message: ToolMessage, repairs: tuple[Repair, ...], *, tells_mod
         omitted_text = f"; and {len(clauses) - _MAX_CLAUSES} more" if len(clauses) > _MAX_CLAUSES else ""
         clauses_text = "; ".join([*clauses][:_MAX_CLAUSES])
         line = f"[The arguments of this call were repaired: {clauses_text}{omitted_text}.]"
-        update["content"] = with_line(message.content, line)
-    return message.model_copy(update=update)
+        message_update["content"] = with_line(message.content, line)
+    return message.model_copy(update=message_update)
 
 
-_CLAUSES: Mapping[Kind, str] = {
+_CLAUSE_TEMPLATES: Mapping[Kind, str] = {
     "json": "was JSON in a string",
     "text": "was a number, not a string",
     "list": "was a single value, not a list",

@@ -44,12 +44,12 @@ def spellings_of_path(path: Path, tool: BaseTool) -> frozenset[Path]:
     """
     schema: Any = tool.args_schema
     if isinstance(schema, dict):
-        _check_in_json_schema(path, schema)
+        _check_path_in_json_schema(path, schema)
         return frozenset((path,))
-    return frozenset(_spell_in_type(path, schema))
+    return frozenset(_find_spellings_in_type(path, schema))
 
 
-def _spell_in_type(path: Path, annotation: Any) -> Iterator[Path]:
+def _find_spellings_in_type(path: Path, annotation: Any) -> Iterator[Path]:
     """Yield the spellings of a path below a value of a type."""
     if not path:
         yield ()
@@ -57,20 +57,20 @@ def _spell_in_type(path: Path, annotation: Any) -> Iterator[Path]:
     if isinstance(annotation, TypeVar):
         raise NoSuchPathError(f"its type is the type variable {annotation}, in which no rule can check {path[0]!r}")
     origin = get_origin(annotation)
-    if (named_type := _without_alias(annotation)) is not annotation:
-        yield from _spell_in_type(path, named_type)
+    if (named_type := _resolve_type_alias(annotation)) is not annotation:
+        yield from _find_spellings_in_type(path, named_type)
     elif hasattr(annotation, "__metadata__"):
         _refuse_json_text(path, annotation.__metadata__)
-        yield from _spell_in_type(path, annotation.__origin__)
+        yield from _find_spellings_in_type(path, annotation.__origin__)
     elif origin in (Union, types.UnionType):
-        yield from _spell_in_union(path, get_args(annotation))
+        yield from _find_spellings_in_union(path, get_args(annotation))
     elif annotation is Json or (fields := _fields_of(annotation)) is None:
-        yield from _spell_in_container(path, annotation, origin or annotation)
+        yield from _find_spellings_in_container(path, annotation, origin or annotation)
     else:
-        yield from _spell_in_fields(path, annotation, fields)
+        yield from _find_spellings_in_fields(path, annotation, fields)
 
 
-def _without_alias(annotation: Any) -> Any:
+def _resolve_type_alias(annotation: Any) -> Any:
     """Return the type that an alias or a `NewType` stands for; any other type itself."""
     origin = get_origin(annotation)
     if isinstance(annotation, TypeAliasType):
@@ -80,12 +80,12 @@ def _without_alias(annotation: Any) -> Any:
     return annotation.__supertype__ if isinstance(annotation, NewType) else annotation
 
 
-def _spell_in_union(path: Path, members: Collection[Any]) -> Iterator[Path]:
+def _find_spellings_in_union(path: Path, members: Collection[Any]) -> Iterator[Path]:
     spellings: set[Path] = set()
     errors: list[NoSuchPathError] = []
     for member in members:
         try:
-            spellings |= set(_spell_in_type(path, member))
+            spellings |= set(_find_spellings_in_type(path, member))
         except NoSuchPathError as error:
             errors.append(error)
     if not spellings:
@@ -93,7 +93,7 @@ def _spell_in_union(path: Path, members: Collection[Any]) -> Iterator[Path]:
     yield from spellings
 
 
-def _spell_in_container(path: Path, annotation: Any, kind: Any) -> Iterator[Path]:
+def _find_spellings_in_container(path: Path, annotation: Any, kind: Any) -> Iterator[Path]:
     if annotation is Json:
         _refuse_json_text(path, (Json,))
     is_class = isinstance(kind, type)
@@ -110,13 +110,13 @@ def _spell_in_container(path: Path, annotation: Any, kind: Any) -> Iterator[Path
         # A type that declares no parts, such as `Any`: each path may exist.
         yield path
         return
-    for ending in _spell_in_union(path[1:], types_of_values):
+    for ending in _find_spellings_in_union(path[1:], types_of_values):
         yield (*parts, *ending)
 
 
-def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo]) -> Iterator[Path]:
+def _find_spellings_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo]) -> Iterator[Path]:
     if isinstance(annotation, type) and issubclass(annotation, RootModel):
-        yield from _spell_in_type(path, fields["root"].annotation)
+        yield from _find_spellings_in_type(path, fields["root"].annotation)
         return
     name, inner_path = path[0], path[1:]
     is_model = isinstance(annotation, type) and issubclass(annotation, BaseModel)
@@ -126,22 +126,25 @@ def _spell_in_fields(path: Path, annotation: Any, fields: Mapping[str, FieldInfo
     if isinstance(annotation, type) and issubclass(annotation, BaseModelV1):
         model_config = annotation.__config__
         config = {"extra": model_config.extra, "populate_by_name": model_config.allow_population_by_field_name}
-    is_open = config.get("extra") == "allow"
-    by_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
-    spellings = {field_name: _spellings_of(field_name, field, by_name=by_name) for field_name, field in fields.items()}
-    matching = [name]
+    allows_extra_keys = config.get("extra") == "allow"
+    accepts_field_name = bool(config.get("populate_by_name") or config.get("validate_by_name"))
+    spellings = {
+        field_name: _spellings_of(field_name, field, accepts_field_name=accepts_field_name)
+        for field_name, field in fields.items()
+    }
+    matching_names = [name]
     if name not in fields:
-        matching = [field_name for field_name in fields if name == "*" or (name,) in spellings[field_name]]
-    if not matching and not is_open:
+        matching_names = [field_name for field_name in fields if name == "*" or (name,) in spellings[field_name]]
+    if not matching_names and not allows_extra_keys:
         raise NoSuchPathError(no_such("argument", name, fields))
-    for field_name in matching:
+    for field_name in matching_names:
         field = fields[field_name]
         if inner_path:
             _refuse_json_text(inner_path, field.metadata)
-        for ending in _spell_in_type(inner_path, field.annotation):
+        for ending in _find_spellings_in_type(inner_path, field.annotation):
             for spelling in spellings[field_name]:
                 yield (*spelling, *ending)
-    if name == "*" or is_open:
+    if name == "*" or allows_extra_keys:
         yield path  # further keys, which no field describes
 
 
@@ -175,12 +178,12 @@ def _fields_of(annotation: Any) -> Mapping[str, FieldInfo] | None:
     return None
 
 
-def _spellings_of(name: str, field: FieldInfo, *, by_name: bool) -> list[Path]:
-    """Return the paths under which a field may be written; with `by_name`, its name is one of them beside an alias."""
+def _spellings_of(name: str, field: FieldInfo, *, accepts_field_name: bool) -> list[Path]:
+    """Return the paths under which a field may be written: its aliases, and its name if that is accepted, too."""
     choices = field.validation_alias
     aliases = [*(choices.choices if isinstance(choices, AliasChoices) else [choices]), field.alias]
     # A name that is not accepted may be the alias of another field, which has a rule of its own.
-    paths: list[Path] = [(name,)] if by_name or not any(aliases) else []
+    paths: list[Path] = [(name,)] if accepts_field_name or not any(aliases) else []
     for alias in aliases:
         if isinstance(alias, str):
             paths.append((alias,))
@@ -200,7 +203,7 @@ def _refuse_json_text(path: Path, metadata: Collection[Any]) -> None:
         )
 
 
-def _check_in_json_schema(path: Path, document: Mapping[str, Any]) -> None:
+def _check_path_in_json_schema(path: Path, document: Mapping[str, Any]) -> None:
     """Raise `NoSuchPathError` if a JSON schema excludes a path. Only local references (`#/...`) are followed."""
     schema: Any = document
     for part in path:
@@ -209,7 +212,7 @@ def _check_in_json_schema(path: Path, document: Mapping[str, Any]) -> None:
             if reference in references or not reference.startswith("#/"):
                 return  # another document: the path may exist
             references.add(reference)
-            schema = referenced_part(reference, document)
+            schema = find_referenced_part(reference, document)
         if not isinstance(schema, dict) or any(key in schema for key in ("$ref", "anyOf", "oneOf", "allOf", "not")):
             return  # alternatives: the path may exist
         properties = schema.get("properties")
@@ -223,7 +226,7 @@ def _check_in_json_schema(path: Path, document: Mapping[str, Any]) -> None:
             schema = properties.get(part) if isinstance(properties, dict) else schema.get("additionalProperties")
 
 
-def referenced_part(reference: str, document: Mapping[str, Any]) -> Any:
+def find_referenced_part(reference: str, document: Mapping[str, Any]) -> Any:
     """Return the part of a JSON document that a reference such as `#/$defs/item` names; `None` for any other."""
     # A JSON pointer (RFC 6901) within the document; other documents are not fetched.
     part: Any = document if reference.startswith("#") else None

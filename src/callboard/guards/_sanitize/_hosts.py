@@ -18,19 +18,19 @@ from callboard._util._extras import require
 from callboard._web._addresses import Resolver, is_public, is_public_address, literal, system_resolver
 from callboard.guards._sanitize._text import RefusedError
 
-_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
+_DEFAULT_PORTS = {"http": 80, "https": 443, "ws": 80, "wss": 443, "ftp": 21}
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)(.*)", re.DOTALL)
 # No empty port and none with a leading zero: clients read these differently.
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::([1-9][0-9]{0,4}))?")
 _SCHEME = re.compile(r"[a-z][a-z0-9+.-]*")
 _LABEL = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)")
-_NUMBER = re.compile(r"[0-9]+|0x[0-9a-f]*")
+_NUMERIC_LABEL = re.compile(r"[0-9]+|0x[0-9a-f]*")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 # Characters that `quote()` leaves alone. The percent sign is among them, so that existing escapes stay as they are.
-_SAFE = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
+_UNQUOTED_CHARS = string.punctuation.translate(str.maketrans("", "", '"<>\\^`{|}'))
 
 
-_MAX_CHARS = 2048
+_MAX_URL_CHARS = 2048
 """Maximum characters of a URL."""
 
 
@@ -76,8 +76,8 @@ class Url:
         for name in ("hosts", "schemes"):
             if isinstance(getattr(self, name), str):
                 raise TypeError(f"Url({name}=...) takes several: {name}={{{getattr(self, name)!r}}}")
-        if wrong := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
-            raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {wrong[0]!r}")
+        if invalid_schemes := [scheme for scheme in self.schemes if not _SCHEME.fullmatch(scheme)]:
+            raise ValueError(f"Url(schemes=...) takes names in lower case, such as 'https'; got {invalid_schemes[0]!r}")
         if self.ports is not None:
             ports: Any = self.ports
             if not isinstance(ports, Collection) or isinstance(ports, str):
@@ -87,7 +87,7 @@ class Url:
         if not isinstance(self.resolve, bool) and not is_async(self.resolve):
             raise TypeError(f"Url(resolve=...) takes True or an async function (host, port), got {self.resolve!r}")
         if self.hosts is not None:
-            object.__setattr__(self, "hosts", frozenset(_pattern(host) for host in self.hosts))
+            object.__setattr__(self, "hosts", frozenset(_normalize_host_pattern(host) for host in self.hosts))
 
     def check(self, value: object) -> str | None:
         """Check a URL and return it, rebuilt from its parsed parts; return `None` for `None`.
@@ -95,12 +95,12 @@ class Url:
         Raises:
             RefusedError: a `ValueError` with the reason, if the URL is not allowed.
         """
-        target = self._target(value)
+        target = self._parse_allowed_target(value)
         return None if target is None else target.url
 
     async def acheck(self, value: object) -> str | None:
         """Check a URL as `check()` does; with the option `resolve`, also check the addresses of its host."""
-        target = self._target(value)
+        target = self._parse_allowed_target(value)
         if target is None:
             return None
         if self.resolve is not False and not self.private and literal(target.host) is None:
@@ -112,19 +112,21 @@ class Url:
             if not addresses:
                 raise RefusedError("resolve", "its host has no address")
             # All addresses must be public, because the tool may connect to any of them.
-            if not all(is_public_address(ipaddress.ip_address(address.partition("%")[0])) for address in addresses):
+            # Without the zone of IPv6, such as in `fe80::1%eth0`.
+            ip_addresses = (ipaddress.ip_address(address.partition("%")[0]) for address in addresses)
+            if not all(map(is_public_address, ip_addresses)):
                 raise RefusedError("address", "its host has an address that is not public")
         return target.url
 
-    def _target(self, value: object) -> Target | None:
+    def _parse_allowed_target(self, value: object) -> Target | None:
         if value is None:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text with one URL")
-        if len(value) > _MAX_CHARS:
-            raise RefusedError("size", f"it has {len(value):,} characters, and {_MAX_CHARS:,} are the most")
-        target = read_url(value, self.schemes)
-        if self.hosts is None or not is_listed(target.host, self.hosts):
+        if len(value) > _MAX_URL_CHARS:
+            raise RefusedError("size", f"it has {len(value):,} characters, and {_MAX_URL_CHARS:,} are the most")
+        target = parse_url(value, self.schemes)
+        if self.hosts is None or not is_listed_host(target.host, self.hosts):
             if self.hosts is not None and "*" not in self.hosts:
                 raise RefusedError("host", "its host is not among those that are allowed")
             if not self.private and not is_public(target.host):
@@ -134,7 +136,7 @@ class Url:
         return target
 
 
-def read_url(value: str, schemes: Collection[str]) -> Target:
+def parse_url(value: str, schemes: Collection[str]) -> Target:
     """Return the parts of a URL; raise `RefusedError` for a URL that clients may read in different ways."""
     # Checked before parsing: some clients drop tabs and line breaks, which would join parts into another host.
     if _CONTROL.search(value):
@@ -156,28 +158,28 @@ def read_url(value: str, schemes: Collection[str]) -> Target:
     port = None if match[2] is None else int(match[2])
     if port is not None and port > 65535:
         raise RefusedError("port", "there is no such port")
-    host = read_host(match[1])
+    host = normalize_host(match[1])
     url_host = f"[{host}]" if ":" in host else host
     if path.startswith(("?", "#")):
         path = f"/{path}"
-    url = f"{scheme}://{url_host}{'' if port is None else f':{port}'}{quote(path, safe=_SAFE)}"
-    return Target(url, host, port or _PORTS.get(scheme, 0))
+    url = f"{scheme}://{url_host}{'' if port is None else f':{port}'}{quote(path, safe=_UNQUOTED_CHARS)}"
+    return Target(url, host, port or _DEFAULT_PORTS.get(scheme, 0))
 
 
-def read_host(written: str) -> str:
+def normalize_host(host_text: str) -> str:
     """Return a host in normal form: a name in lower-case ASCII, or an address as `ipaddress` writes it."""
-    if written.startswith("["):
+    if host_text.startswith("["):
         try:
-            return str(ipaddress.IPv6Address(written[1:-1]))
+            return str(ipaddress.IPv6Address(host_text[1:-1]))
         except ValueError:
             raise RefusedError("host", "its host is no address") from None
-    name = written.lower()
-    if not written.isascii():
+    name = host_text.lower()
+    if not host_text.isascii():
         import idna  # from an extra; `Url` has checked that it is installed
 
         try:
             # A longer name is invalid anyway, and encoding it would take much time.
-            name = idna.encode(written[:254], uts46=True).decode().lower()
+            name = idna.encode(host_text[:254], uts46=True).decode().lower()
         except UnicodeError:
             raise RefusedError("host", "its host is no name that a host can have") from None
     host = name.removesuffix(".")
@@ -185,7 +187,7 @@ def read_host(written: str) -> str:
     if len(host) > 253 or not all(_LABEL.fullmatch(label) for label in labels):
         raise RefusedError("host", "its host is no name that a host can have")
     # Browsers and the C library read a name that ends in a number as an address: 127.1, 0x7f.1, 2130706433.
-    if not _NUMBER.fullmatch(labels[-1]):
+    if not _NUMERIC_LABEL.fullmatch(labels[-1]):
         return host
     try:
         return str(ipaddress.IPv4Address(host))
@@ -193,24 +195,24 @@ def read_host(written: str) -> str:
         raise RefusedError("address", "its host is a number that is no address in the usual form") from None
 
 
-def is_listed(host: str, patterns: Collection[str]) -> bool:
+def is_listed_host(host: str, patterns: Collection[str]) -> bool:
     """Return whether `patterns` contains the host itself, or "*." followed by one of the host's parent domains."""
     # Compared by whole labels: "*.example.com" must not match "evil-example.com".
     labels = host.split(".")
     return host in patterns or any(f"*.{'.'.join(labels[n:])}" in patterns for n in range(1, len(labels)))
 
 
-def _pattern(written: str) -> str:
-    if written == "*":
-        return written
-    below = written.startswith("*.")
-    bare = written[2:] if below else written
+def _normalize_host_pattern(pattern: str) -> str:
+    if pattern == "*":
+        return pattern
+    is_wildcard = pattern.startswith("*.")
+    host_text = pattern[2:] if is_wildcard else pattern
     try:
-        host = read_host(f"[{bare}]" if ":" in bare and not bare.startswith("[") else bare)
-    except RefusedError as refused:
+        host = normalize_host(f"[{host_text}]" if ":" in host_text and not host_text.startswith("[") else host_text)
+    except RefusedError as error:
         raise ValueError(
-            f"Url(hosts=...) takes names such as 'example.com' or '*.example.com', got {written!r}: {refused}"
+            f"Url(hosts=...) takes names such as 'example.com' or '*.example.com', got {pattern!r}: {error}"
         ) from None
-    if below and literal(host) is not None:
-        raise ValueError(f"Url(hosts=...): nothing is below an address, got {written!r}")
-    return f"*.{host}" if below else host
+    if is_wildcard and literal(host) is not None:
+        raise ValueError(f"Url(hosts=...): nothing is below an address, got {pattern!r}")
+    return f"*.{host}" if is_wildcard else host

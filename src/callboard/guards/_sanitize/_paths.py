@@ -11,15 +11,15 @@ from callboard.guards._sanitize._text import RefusedError, normalize, strip_invi
 
 _DRIVE = re.compile(r"[A-Za-z]:")
 # Characters that look like slashes, or that some library may turn into one.
-_LIKE_A_SLASH = re.compile("[\u2044\u2215\u2216\u29f5\u29f8\u2571\u2572]")
+_SLASH_LOOKALIKE = re.compile("[\u2044\u2215\u2216\u29f5\u29f8\u2571\u2572]")
 _SEPARATOR = re.compile("[\\\\\u2215\u2216\u29f5\u29f8\u2571\u2572\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _UTF16_ESCAPE = re.compile(r"%u[0-9A-Fa-f]{4}")
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 # Rounds of decoding: nested escapes such as `%252e` must not hide a second structure.
-_ROUNDS = 8
-_MOST = 4096
+_MAX_DECODING_ROUNDS = 8
+_MAX_PATH_CHARS = 4096
 """Maximum characters of a path."""
-_OUTSIDE = "it leads out of the folders that are allowed"
+_OUTSIDE_REASON = "it leads out of the folders that are allowed"
 
 
 class PathIn:
@@ -45,7 +45,7 @@ class PathIn:
             raise ValueError(f"PathIn takes one folder or more, such as PathIn('/srv/data'); got {roots!r}")
         # Not resolved here: a root may be a link, and both its name and its target are compared later.
         self._roots = tuple(os.path.abspath(root) for root in roots)  # noqa: PTH100 (`pathlib` would follow links)
-        self._threads = WorkerThreads("PathIn")
+        self._worker_threads = WorkerThreads("PathIn")
 
     def __repr__(self) -> str:
         return f"PathIn({', '.join(map(repr, self._roots))})"
@@ -56,41 +56,41 @@ class PathIn:
         Raises:
             RefusedError: a `ValueError` with the reason, if the path is not allowed.
         """
-        path = self._read(value)
-        return None if path is None else self._real(path)
+        path = self._join_to_first_root(value)
+        return None if path is None else self._resolve_below_roots(path)
 
     async def acheck(self, value: object) -> str | None:
         """Check a path as `check()` does, but access the disk in a worker thread."""
-        path = self._read(value)
-        return None if path is None else await self._threads.run(partial(self._real, path))
+        path = self._join_to_first_root(value)
+        return None if path is None else await self._worker_threads.run(partial(self._resolve_below_roots, path))
 
-    def _read(self, value: object) -> str | None:
+    def _join_to_first_root(self, value: object) -> str | None:
         if value is None:
             return None
         if not isinstance(value, str):
             raise RefusedError("type", "it has to be a text with one path")
-        if not 0 < len(value) <= _MOST:
-            raise RefusedError("size", f"it has {len(value):,} characters, and 1 to {_MOST:,} are allowed")
+        if not 0 < len(value) <= _MAX_PATH_CHARS:
+            raise RefusedError("size", f"it has {len(value):,} characters, and 1 to {_MAX_PATH_CHARS:,} are allowed")
         check_spelling(value)
         return os.path.normpath(os.path.join(self._roots[0], value))  # noqa: PTH118 (`pathlib` knows no normpath)
 
-    def _real(self, path: str) -> str:
-        roots = [real_path(root) for root in self._roots]
+    def _resolve_below_roots(self, path: str) -> str:
+        roots = [resolve_links(root) for root in self._roots]
         # Compared before the disk is read: otherwise errors would tell the model which outside paths exist.
         if not any(is_below(path, root) for root in (*self._roots, *roots)):
-            raise RefusedError("outside", _OUTSIDE)
+            raise RefusedError("outside", _OUTSIDE_REASON)
         # Compared again with all links resolved: a link below a root may lead out.
-        real = real_path(path)
-        if not any(is_below(real, root) for root in roots):
-            raise RefusedError("outside", _OUTSIDE)
-        return real
+        real_path = resolve_links(path)
+        if not any(is_below(real_path, root) for root in roots):
+            raise RefusedError("outside", _OUTSIDE_REASON)
+        return real_path
 
 
 def check_spelling(path: str) -> None:
     """Raise `RefusedError` for a path that some library could read as a different path."""
     if _CONTROL.search(path) or strip_invisible(path) != path:
         raise RefusedError("invisible", "it holds control or invisible characters")
-    if "\\" in path or _LIKE_A_SLASH.search(path):
+    if "\\" in path or _SLASH_LOOKALIKE.search(path):
         raise RefusedError("separator", "it holds a backslash, or a character that looks like a slash")
     if path.startswith(("~", "//")) or _DRIVE.match(path) or "://" in path or (os.name == "nt" and ":" in path):
         raise RefusedError("prefix", "it begins with a home folder, a drive, a share or a scheme")
@@ -101,30 +101,35 @@ def check_spelling(path: str) -> None:
     # Repeated decoding and normalisation must not change the path's structure.
     if _UTF16_ESCAPE.search(path):
         raise RefusedError("encoding", "it holds percent escapes of another kind than those of URLs")
-    reading, structure = path, _structure(path)
-    for _ in range(_ROUNDS):
+    current_spelling, structure = path, _path_structure(path)
+    for _ in range(_MAX_DECODING_ROUNDS):
         try:
-            decoded = unquote_to_bytes(normalize("NFKC", reading)).decode()
+            decoded = unquote_to_bytes(normalize("NFKC", current_spelling)).decode()
         except UnicodeDecodeError:
             raise RefusedError("encoding", "it holds percent escapes that are no UTF-8") from None
-        if _structure(decoded) != structure or _UTF16_ESCAPE.search(decoded) or strip_invisible(decoded) != decoded:
+        if (
+            _path_structure(decoded) != structure
+            or _UTF16_ESCAPE.search(decoded)
+            or strip_invisible(decoded) != decoded
+        ):
             raise RefusedError("encoding", "it holds escapes or characters that stand for dots, slashes or controls")
-        if decoded == reading:
+        if decoded == current_spelling:
             return
-        reading = decoded
-    raise RefusedError("encoding", f"it is escaped more than {_ROUNDS - 1} times")
+        current_spelling = decoded
+    raise RefusedError("encoding", f"it is escaped more than {_MAX_DECODING_ROUNDS - 1} times")
 
 
-def _structure(path: str) -> list[str]:
+def _path_structure(path: str) -> list[str]:
     """Return the structure of a path, such as separators and `..`, with "name" in place of each file or folder name."""
     # They are separators, names made of dots only, and special beginnings.
     # U+2044 is absent from `_SEPARATOR`: NFKC makes it from fractions such as U+00BD, which are harmless.
     parts = _SEPARATOR.sub("\\\\", path).replace("\\", "/\\/").split("/")
-    shape = [name if name == "\\" or not name.strip(". ") else "name" for name in parts]
-    return [*shape, path[:1] * path.startswith("~"), *_DRIVE.findall(path[:2])]
+    name_kinds = [name if name == "\\" or not name.strip(". ") else "name" for name in parts]
+    home = "~" if path.startswith("~") else ""
+    return [*name_kinds, home, *_DRIVE.findall(path[:2])]
 
 
-def real_path(path: str) -> str:
+def resolve_links(path: str) -> str:
     """Return the path without symbolic links, even if its last parts do not exist."""
     # `os.path.realpath` guesses if it cannot look: for a loop, a path that is too long, a folder without permission.
     # Here each of these raises `RefusedError`. The path must be absolute and without `..`.

@@ -28,8 +28,8 @@ from callboard._util._suggestions import no_such, suggests_options
 from callboard.guards._sanitize._argument_paths import JsonTextError, NoSuchPathError, Path, spellings_of_path
 from callboard.guards._sanitize._hosts import Url
 from callboard.guards._sanitize._paths import PathIn
-from callboard.guards._sanitize._text import RefusedError, Text, quote, shorten, strip_invisible
-from callboard.guards._sanitize._untrusted import OTHER_NODES, Cleaning, Results, urls_in
+from callboard.guards._sanitize._text import RefusedError, Text, quote_untrusted, shorten, strip_invisible
+from callboard.guards._sanitize._untrusted import OTHER_NODES, OutputCleaning, Results, urls_in
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import (
     Missing,
@@ -49,9 +49,9 @@ Rule = Text | Url | PathIn | Callable[[Any], object]
 Location = tuple[str | int, ...]
 """Place of a value in the arguments: keys and indices, from the outside in."""
 
-_NAME = re.compile(r"[^.\[\]]+(?:\[\])*(?:\.[^.\[\]]+(?:\[\])*)*")
-_PART = re.compile(r"[^.\[\]]+|\[\]")
-_LONGEST_PATH = 120
+_RULE_NAME = re.compile(r"[^.\[\]]+(?:\[\])*(?:\.[^.\[\]]+(?:\[\])*)*")
+_RULE_NAME_PART = re.compile(r"[^.\[\]]+|\[\]")
+_MAX_PATH_CHARS = 120
 _PLAIN_KEY = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 
 
@@ -62,21 +62,21 @@ class Rules:
     for everything in `headers`.
     """
 
-    def __init__(self, by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
+    def __init__(self, rules_by_name: Mapping[str, Rule], tool: BaseTool | None) -> None:
         injected = None if tool is None else injected_args(tool)
         self.injected: frozenset[str] = frozenset() if injected is None else injected.names | injected.unwritable
         """Names of the injected arguments, which do not come from the model and are not checked."""
-        spelled: list[tuple[Path, Rule]] = []
-        for name, rule in by_name.items():
-            paths: Collection[Path] = [parts_of(name)]
+        spelled_rules: list[tuple[Path, Rule]] = []
+        for name, rule in rules_by_name.items():
+            paths: Collection[Path] = [split_rule_name(name)]
             if tool is not None:
                 with suppress(NoSuchPathError):  # a rule for another tool
-                    paths = spellings_of_path(parts_of(name), tool)
-            spelled += [(path, rule) for path in paths]
+                    paths = spellings_of_path(split_rule_name(name), tool)
+            spelled_rules += [(path, rule) for path in paths]
         # A JSON schema may have an argument whose own name looks like a path, such as `headers.*`.
-        as_written = [((name,), rule) for name, rule in by_name.items()]
+        unsplit_rules = [((name,), rule) for name, rule in rules_by_name.items()]
         # The first one that fits a place counts. Paths without `*` precede those with it.
-        self._by_path = sorted([*spelled, *as_written], key=lambda entry: "*" in entry[0])
+        self._by_path = sorted([*spelled_rules, *unsplit_rules], key=lambda entry: "*" in entry[0])
 
     def rule_at(self, location: Location) -> Rule | None:
         """Return the rule for a path in the arguments, or `None`."""
@@ -87,9 +87,9 @@ class Rules:
         return None
 
 
-def parts_of(name: str) -> tuple[str, ...]:
+def split_rule_name(name: str) -> tuple[str, ...]:
     """Return the parts of a rule's name such as `files[].path`; a name in another form is a single part."""
-    return tuple(_PART.findall(name)) if _NAME.fullmatch(name) else (name,)
+    return tuple(_RULE_NAME_PART.findall(name)) if _RULE_NAME.fullmatch(name) else (name,)
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +111,29 @@ class Refusal:
 
 
 @dataclass(slots=True, kw_only=True)
-class Walk:
+class ArgumentWalk:
     """Single pass over the arguments of one call. It cleans texts, and collects pending checks and refusals."""
 
     rules: Rules
     text: Text
     max_depth: int
     max_size: int
-    checks: list[PendingCheck] = field(default_factory=list[PendingCheck])
+    pending_checks: list[PendingCheck] = field(default_factory=list[PendingCheck])
     """Checks that the caller must run; the checks of inner values come before the checks of outer ones."""
     refusals: list[Refusal] = field(default_factory=list[Refusal])
-    cleaned: set[str] = field(default_factory=set[str])
+    changed_arguments: set[str] = field(default_factory=set[str])
     """Names of the arguments in which the walk or a check changed something."""
     _refused_containers: set[Location] = field(default_factory=set[Location])
-    _size: int = 0
+    _total_size: int = 0
 
-    def arguments(self, written: Mapping[str, Any]) -> dict[str, Any]:
+    def clean_arguments(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
         """Return a cleaned copy of the arguments."""
         # Values with a pending check are still unchanged. If anything was refused, the result must not be used.
         try:
-            return self._mapping(written, ())
+            return self._copy_mapping(arguments, location=())
         except _TooMuchError:
             # The walk was cut off and the call will be refused, so no check needs to run.
-            self.checks.clear()
+            self.pending_checks.clear()
             return {}
 
     def is_refused(self, location: Location) -> bool:
@@ -145,66 +145,66 @@ class Walk:
         self.refusals.append(Refusal(location, error))
         self._refused_containers.update(location[:end] for end in range(len(location) + 1))
 
-    def _mapping(self, value: Mapping[Any, Any], location: Location) -> dict[Any, Any]:
+    def _copy_mapping(self, value: Mapping[Any, Any], location: Location) -> dict[Any, Any]:
         new: dict[Any, Any] = {}
         for key, item in value.items():
-            if not location and key in self.rules.injected:
+            if not location and key in self.rules.injected:  # a whole argument, which is not from the model
                 new[key] = item
                 continue
-            clean: object = key
+            clean_key: object = key
             if isinstance(key, str):
-                self._count(len(key), location)
-                clean = self._clean(key, self.text, (*location, key))
+                self._add_size(len(key), location)
+                clean_key = self._clean_text(key, self.text, (*location, key))
             # Two keys differ only by invisible characters. It would be accidental which value the tool gets.
-            if clean in new:
+            if clean_key in new:
                 self.refuse(location, RefusedError("keys", "two of its keys are the same but for invisible characters"))
-            self._visit(new, clean, item, (*location, clean if isinstance(clean, str) else str(clean)))
+            self._copy_into(new, clean_key, item, (*location, str(clean_key)))
         return new
 
-    def _visit(self, container: Any, key: object, value: object, location: Location) -> None:
+    def _copy_into(self, container: Any, key: object, value: object, location: Location) -> None:
         # Called before the children are visited, but appended after them: inner checks come first.
         rule = self.rules.rule_at(location)
-        container[key] = self._copy(value, rule, location)
+        container[key] = self._copy_value(value, rule, location)
         if rule is not None and not isinstance(rule, Text):
-            self.checks.append(PendingCheck(location, rule, container, key))
+            self.pending_checks.append(PendingCheck(location, rule, container, key))
 
-    def _copy(self, value: object, rule: Rule | None, location: Location) -> object:
+    def _copy_value(self, value: object, rule: Rule | None, location: Location) -> object:
         # Every value counts, or a huge list of empty texts would be free.
-        self._count(1 + (len(value) if isinstance(value, str) else 0), location)
-        text = rule if isinstance(rule, Text) else self.text
+        self._add_size(1 + (len(value) if isinstance(value, str) else 0), location)
+        text_rule = rule if isinstance(rule, Text) else self.text
         if isinstance(value, str):
             # URLs and paths are not cleaned first: their checks must see what was written, and refuse what is hidden.
-            return value if isinstance(rule, (Url, PathIn)) else self._clean(value, text, location)
+            return value if isinstance(rule, (Url, PathIn)) else self._clean_text(value, text_rule, location)
         if isinstance(rule, Text):
-            return self._clean(value, rule, location)  # not a text, so `Text` refuses it
+            return self._clean_text(value, rule, location)  # not a text, so `Text` refuses it
         if len(location) > self.max_depth and isinstance(value, (dict, list, tuple)):
-            self._give_up(location, RefusedError("depth", f"it is nested more than {self.max_depth} deep"))
+            self._refuse_and_stop(location, RefusedError("depth", f"it is nested more than {self.max_depth} deep"))
         if isinstance(value, dict):
-            return self._mapping(value, location)
+            return self._copy_mapping(value, location)
         if not isinstance(value, (list, tuple)):
             return value
         items: list[Any] = [None] * len(value)
         for index, item in enumerate(value):
-            self._visit(items, index, item, (*location, index))
+            self._copy_into(items, index, item, (*location, index))
         return items
 
-    def _clean(self, value: object, text: Text, location: Location) -> object:
+    def _clean_text(self, value: object, text_rule: Text, location: Location) -> object:
         try:
-            clean_value = text.check(value)
+            clean_value = text_rule.check(value)
         except RefusedError as error:
             self.refuse(location, error)
             return value
         if clean_value != value:
-            self.cleaned.add(format_path(location[:1]))
+            self.changed_arguments.add(format_path(location[:1]))
         return clean_value
 
-    def _count(self, size: int, location: Location) -> None:
-        self._size += size
-        if self._size > self.max_size:
+    def _add_size(self, size: int, location: Location) -> None:
+        self._total_size += size
+        if self._total_size > self.max_size:
             reason = f"with it the arguments are larger than {self.max_size:,} characters and values in all"
-            self._give_up(location, RefusedError("size", reason))
+            self._refuse_and_stop(location, RefusedError("size", reason))
 
-    def _give_up(self, location: Location, error: RefusedError) -> NoReturn:
+    def _refuse_and_stop(self, location: Location, error: RefusedError) -> NoReturn:
         self.refuse(location, error)
         raise _TooMuchError
 
@@ -222,14 +222,16 @@ def format_path(location: Location) -> str:
         elif _PLAIN_KEY.fullmatch(part):
             text += f".{part}" if text else part
         else:
-            text += f"[{quote(part)}]"
-    return text if len(text) <= _LONGEST_PATH else f"{text[:_LONGEST_PATH]}..."
+            text += f"[{quote_untrusted(part)}]"
+    return text if len(text) <= _MAX_PATH_CHARS else f"{text[:_MAX_PATH_CHARS]}..."
 
 
 # Middleware
 
 _MAX_LINES = 10
 """Maximum number of refused arguments that one message lists."""
+_MAX_REASON_CHARS = 300
+"""Maximum characters of the reason that a check gives for a refusal."""
 _MAX_DEPTH = 100
 
 
@@ -277,32 +279,32 @@ class Sanitize(Middleware):
         check_count("Sanitize(max_size=...)", max_size, least=1)
         check_type("Sanitize(text=...)", text, Text, "Text(max_chars=1000)")
         check_type("Sanitize(results=...)", results, Results, "Results(max_chars=1000)")
-        self._for_all = _validate_rules("arguments", arguments or {})
+        self._common_rules = _validate_rules("arguments", arguments or {})
         by_tool = tools or {}
         if not isinstance(by_tool, Mapping):
             raise TypeError(
                 f"Sanitize(tools=...) takes rules by tool, such as {{'fetch': {{'url': Url()}}}}; got {tools!r}"
             )
         tool_names("Sanitize(tools=...)", by_tool)
-        self._for_tool = {name: _validate_rules(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
+        self._rules_by_tool = {name: _validate_rules(f"tools[{name!r}]", rules) for name, rules in by_tool.items()}
         self._text = text or Text()
         self._max_depth = max_depth
         self._max_size = max_size
         self._results = results
         self._missing: Missing = missing
-        self._tool_rules = ToolFacts(self._read_tool_rules)
-        self._threads = WorkerThreads("Sanitize")
+        self._tool_rules = ToolFacts(self._make_checked_rules)
+        self._worker_threads = WorkerThreads("Sanitize")
 
     def check_tools(self, tools: Mapping[str, BaseTool]) -> None:
         """Raise `ValueError` for a rule whose tool or argument does not exist, because the rule would check nothing."""
         if self._missing == "error":
-            check_tool_names("Sanitize(tools=...)", self._for_tool, tools, OTHER_NODES)
+            check_tool_names("Sanitize(tools=...)", self._rules_by_tool, tools, OTHER_NODES)
             if self._results is not None:
                 self._results.check_tools(tools)
             remedy = " (missing='ignore' is for other nodes)"
-            _check_rules("Sanitize(arguments=...)", self._for_all, tools.values(), remedy)
-        for name in self._for_tool.keys() & tools:
-            self._check_rules_of(tools[name])
+            _check_rules("Sanitize(arguments=...)", self._common_rules, tools.values(), remedy)
+        for name in self._rules_by_tool.keys() & tools:
+            self._check_tool_rules(tools[name])
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
@@ -310,64 +312,68 @@ class Sanitize(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Check the arguments, run the call with cleaned arguments, and clean its result."""
-        name, written = request.tool_call["name"], request.tool_call["args"]
+        name, model_args = request.tool_call["name"], request.tool_call["args"]
         # Those of a known tool are cached, because reading annotations takes time.
-        rules = self._rules_of(name, None) if request.tool is None else self._tool_rules.of(request.tool)
-        walk = Walk(rules=rules, text=self._text, max_depth=self._max_depth, max_size=self._max_size)
-        arguments = await run_if_long(self._threads, written, partial(walk.arguments, written))
-        for check in walk.checks:
+        rules = self._make_rules(name, tool=None) if request.tool is None else self._tool_rules.of(request.tool)
+        walk = ArgumentWalk(rules=rules, text=self._text, max_depth=self._max_depth, max_size=self._max_size)
+        checked_args = await run_if_long(self._worker_threads, model_args, partial(walk.clean_arguments, model_args))
+        for check in walk.pending_checks:
             # The innermost checks come first. A check of a list must not see items that are already refused.
             if walk.is_refused(check.location):
                 continue
-            before = check.container[check.key]
+            unchecked_value = check.container[check.key]
             try:
                 if isinstance(check.rule, (Url, PathIn)):
-                    after: object = await check.rule.acheck(before)
+                    checked_value: object = await check.rule.acheck(unchecked_value)
                 else:
-                    after = check.rule(before)
+                    checked_value = check.rule(unchecked_value)
             except Exception as error:
                 if is_control_flow(error):
                     raise
                 # Any error refuses the value: a check that fails on a hostile value has not approved it.
                 walk.refuse(check.location, _as_refused_error(error, check.rule))
                 continue
-            if after is not before and not (isinstance(before, str) and before == after):
-                walk.cleaned.add(format_path(check.location[:1]))
-            check.container[check.key] = after
+            is_same_text = isinstance(unchecked_value, str) and unchecked_value == checked_value
+            if checked_value is not unchecked_value and not is_same_text:
+                walk.changed_arguments.add(format_path(check.location[:1]))
+            check.container[check.key] = checked_value
         if walk.refusals:
             return _refuse_call(request, walk.refusals)
-        if walk.cleaned:
-            note("sanitized", arguments=_public_names(walk.cleaned, request.tool))
-        if walk.cleaned or walk.checks:
-            request = request.override(tool_call={**request.tool_call, "args": arguments})
+        if walk.changed_arguments:
+            note("sanitized", arguments=_names_for_observers(walk.changed_arguments, request.tool))
+        if walk.changed_arguments or walk.pending_checks:
+            request = request.override(tool_call={**request.tool_call, "args": checked_args})
         output = await call_next(request)
-        return output if self._results is None else await self._clean(output, request, self._results)
+        return output if self._results is None else await self._clean_output(output, request, self._results)
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Clean the error message that the model gets if a tool fails and no middleware has handled the error."""
         if self._results is None or "ended" in facts_of(message):
             return message  # written by callboard itself, such as for a timeout
-        return cast("ToolMessage", await self._clean(message, request, self._results))
+        return cast("ToolMessage", await self._clean_output(message, request, self._results))
 
-    async def _clean(self, output: Output, request: ToolCallRequest, rules: Results) -> Output:
+    async def _clean_output(self, output: Output, request: ToolCallRequest, result_rules: Results) -> Output:
         call = request.tool_call
-        cleaning = Cleaning(rules, call["id"], rules.is_fenced(request.tool, call["name"]))
-        if rules.urls is not None:
-            await cleaning.check_urls(await run_if_long(self._threads, output, partial(urls_in, output)))
-        clean = await run_if_long(self._threads, output, partial(cleaning.output, output))
+        cleaning = OutputCleaning(
+            result_rules, call["id"], is_fenced=result_rules.is_fenced(request.tool, call["name"])
+        )
+        if result_rules.urls is not None:
+            urls = await run_if_long(self._worker_threads, output, partial(urls_in, output))
+            await cleaning.check_urls(urls)
+        clean = await run_if_long(self._worker_threads, output, partial(cleaning.clean_output, output))
         if cleaning.changes:
             note("sanitized", result=sorted(cleaning.changes))
         return clean
 
-    def _read_tool_rules(self, tool: BaseTool) -> Rules:
-        self._check_rules_of(tool)
-        return self._rules_of(tool.name, tool)
+    def _make_checked_rules(self, tool: BaseTool) -> Rules:
+        self._check_tool_rules(tool)
+        return self._make_rules(tool.name, tool)
 
-    def _check_rules_of(self, tool: BaseTool) -> None:
-        _check_rules(f"Sanitize(tools={{{tool.name!r}: ...}})", self._for_tool.get(tool.name, {}), [tool])
+    def _check_tool_rules(self, tool: BaseTool) -> None:
+        _check_rules(f"Sanitize(tools={{{tool.name!r}: ...}})", self._rules_by_tool.get(tool.name, {}), [tool])
 
-    def _rules_of(self, name: str, tool: BaseTool | None) -> Rules:
-        return Rules({**self._for_all, **self._for_tool.get(name, {})}, tool)
+    def _make_rules(self, name: str, tool: BaseTool | None) -> Rules:
+        return Rules({**self._common_rules, **self._rules_by_tool.get(name, {})}, tool)
 
 
 def _validate_rules(option: str, rules: Mapping[str, Rule]) -> Mapping[str, Rule]:
@@ -388,29 +394,32 @@ def _check_rules(option: str, rules: Mapping[str, Rule], tools: Collection[BaseT
     names_by_tool = {tool.name: argument_names(tool) for tool in tools}
     all_names = {name for names in names_by_tool.values() for name in names or ()}
     for rule_name in rules:
-        head = parts_of(rule_name)[0]
-        fitting = [
-            tool for tool in tools if head == "*" or (names := names_by_tool[tool.name]) is None or head in names
+        argument_name = split_rule_name(rule_name)[0]
+        fitting_tools = [
+            tool
+            for tool in tools
+            # `None`: the names of the tool's arguments are unknown
+            if argument_name == "*" or (names := names_by_tool[tool.name]) is None or argument_name in names
         ]
-        if not fitting and rule_name not in all_names:
-            raise ValueError(f"{option}: {no_such('argument', head, all_names)}{remedy}")
-        _check_path(option, rule_name, fitting)
+        if not fitting_tools and rule_name not in all_names:
+            raise ValueError(f"{option}: {no_such('argument', argument_name, all_names)}{remedy}")
+        _check_path(option, rule_name, fitting_tools)
 
 
 def _check_path(option: str, rule_name: str, tools: Iterable[BaseTool]) -> None:
     """Raise `ValueError` if a rule with a path, such as `files[].path`, reaches no argument of any of the tools."""
-    path = parts_of(rule_name)
-    missing: NoSuchPathError | None = None
-    is_found = len(path) == 1  # another tool may have the argument; `missing` is about inner parts
+    path = split_rule_name(rule_name)
+    path_error: NoSuchPathError | None = None
+    reaches_argument = len(path) == 1  # another tool may have it; `path_error` is about inner parts
     for tool in tools:
         try:
-            is_found |= bool(spellings_of_path(path, tool))
+            reaches_argument |= bool(spellings_of_path(path, tool))
         except JsonTextError as error:
             raise ValueError(f"{option}: the rule {rule_name!r} for the tool {tool.name!r}: {error}") from None
         except NoSuchPathError as error:
-            missing = missing or error
-    if missing is not None and not is_found:
-        raise ValueError(f"{option}: the rule {rule_name!r} checks nothing: {missing}")
+            path_error = path_error or error
+    if path_error is not None and not reaches_argument:
+        raise ValueError(f"{option}: the rule {rule_name!r} checks nothing: {path_error}")
 
 
 def _as_refused_error(error: Exception, rule: object) -> RefusedError:
@@ -418,31 +427,32 @@ def _as_refused_error(error: Exception, rule: object) -> RefusedError:
     # Its text is cleaned for the model, and does not quote the refused value.
     if isinstance(error, RefusedError):
         return error
-    name = getattr(rule, "__name__", type(rule).__name__)
+    rule_name = getattr(rule, "__name__", type(rule).__name__)
     if isinstance(error, ValidationError):  # its own text would repeat the value
         reason = "; ".join(detail["msg"] for detail in error.errors())
     else:
         reason = str(error) if isinstance(error, ValueError) else f"the check ended with {type(error).__name__}"
-    return RefusedError(name, shorten(" ".join(strip_invisible(reason).split()), 300))
+    one_line = " ".join(strip_invisible(reason).split())
+    return RefusedError(rule_name, shorten(one_line, _MAX_REASON_CHARS))
 
 
 def _refuse_call(request: ToolCallRequest, refusals: list[Refusal]) -> ToolMessage:
     call = request.tool_call
     lines: list[str] = []
     for refusal in refusals[:_MAX_LINES]:
-        [argument] = _public_names([format_path(refusal.location[:1])], request.tool)
+        [argument] = _names_for_observers([format_path(refusal.location[:1])], request.tool)
         note("refused", argument=argument, rule=refusal.error.rule)
         subject = f"argument {format_path(refusal.location)}" if refusal.location else "the arguments"
         lines.append(f"- {subject}: {refusal.error.reason}")
     if len(refusals) > _MAX_LINES:
         lines.append(f"- and {len(refusals) - _MAX_LINES} more")
     # The name of an unknown tool was invented by the model, so it is escaped.
-    name = call["name"] if request.tool is not None else quote(call["name"])
+    name = call["name"] if request.tool is not None else quote_untrusted(call["name"])
     text = f"The tool {name} was not run, because of its arguments:\n" + "\n".join(lines)
     return error_message(f"{text}\nChange them and call it again, or go on without it.", call)
 
 
-def _public_names(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
+def _names_for_observers(arguments: Iterable[str], tool: BaseTool | None) -> list[str]:
     """Return sorted argument names for observers, with `*` in place of each name that the tool does not have."""
     # A name that the tool lacks was written by the model, and becomes `*`.
     schema: Any = None if tool is None else tool.args_schema
