@@ -88,6 +88,21 @@ class Answer(BaseModel):
     number: int
 
 
+@pytest.mark.parametrize("is_command", [False, True])
+@pytest.mark.parametrize("is_stored", [False, True])
+async def test_a_hook_may_return_the_same_object_each_time(is_stored: bool, is_command: bool) -> None:
+    """Its messages in other forms are new ones each time, as in LangGraph, and the object stays as it is."""
+    update = {"messages": [("user", "be brief")]}
+    output: Any = Command(update=update) if is_command else update
+    model = ScriptedModel([calls("work"), "done"])
+    saver, tools = InMemorySaver() if is_stored else None, [Recorder().tool("work")]
+    agent = create_react_agent(model, tools, post_model_hook=lambda _: output, checkpointer=saver)
+    result = await run(agent, config=AT)
+
+    assert shape(result).count("human:be brief") == 2
+    assert update == {"messages": [("user", "be brief")]}
+
+
 @versions
 async def test_a_thread_whose_steps_are_used_up_goes_on(version: Any) -> None:
     recorder = Recorder()

@@ -340,6 +340,7 @@ class Run:
                 self.stream.send_error(node_place, error)
                 await self.thread.record_error(name, repr(error))
             raise
+        output = self.thread.with_message_ids(output)  # readers of the stream see the same ids
         # Recorded first: with durability "sync", a result that a reader of the stream has seen is stored.
         await self.thread.record_result(name, output, joins_next_write=ends_step)
         if self.stream.has_readers:

@@ -6,6 +6,7 @@ Every change of a thread is an entry, so that a journal can store the changes an
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from typing import Any, ClassVar, Self, assert_never, cast
 from uuid import uuid4
 
@@ -312,10 +313,11 @@ class Thread:
             return output
         if isinstance(output, list):
             return [self.with_message_ids(item) for item in output]
+        # A copy: a node may return the same object each time, and its messages in other forms need an id each time.
         if isinstance(output, Command) and isinstance(output.update, dict):
-            self.with_message_ids(output.update)
-        elif isinstance(output, dict) and MESSAGES in output:
-            output[MESSAGES] = _with_ids(output[MESSAGES])
+            return replace(output, update=self.with_message_ids(output.update))
+        if isinstance(output, dict) and MESSAGES in output:
+            return {**output, MESSAGES: _with_ids(output[MESSAGES])}
         return output
 
     @property
