@@ -16,7 +16,16 @@ from langgraph.prebuilt import create_react_agent as langgraph_agent
 from langgraph.types import Command, interrupt
 from langgraph.warnings import LangGraphDeprecatedSinceV10
 
-from callboard import SnapshotError, ThreadBusyError, ToolNode, child, create_react_agent, handler, tool_call
+from callboard import (
+    CallPolicy,
+    SnapshotError,
+    ThreadBusyError,
+    ToolNode,
+    child,
+    create_react_agent,
+    handler,
+    tool_call,
+)
 from callboard.testing import ScriptedModel, calls
 from callboard.threads import Threads
 
@@ -317,6 +326,41 @@ async def test_a_process_that_is_killed_at_any_write_has_done_each_call_once(lin
         results = [tool_message.content for tool_message in result["messages"] if tool_message.type == "tool"]
         assert results == [*lines, "a1,a9"]
     assert killed > 5
+
+
+class Slow(Notebook):
+    """Lines of text, to which calls append that take longer than their time in the foreground."""
+
+    @handler
+    async def append(self, line: str) -> str:
+        """Append a line."""
+        self.lines.append(line)
+        await anyio.sleep(0.1)
+        return ",".join(self.lines)
+
+
+async def test_a_process_that_is_killed_at_any_write_has_the_state_of_each_background_call_with_a_result() -> None:
+    """State and result of a call in the background are one write, too: what the model reads has happened."""
+
+    def reply(messages: list[Any]) -> Any:
+        line = "b" if any(message.text == "more" for message in messages) else "a"
+        lines = [call["args"]["line"] for message in messages if message.type == "ai" for call in message.tool_calls]
+        return "done" if line in lines else [tool_call("append", line, line=line)]
+
+    def agent(saver: Any, *, background: bool) -> Any:
+        policies = {"append": CallPolicy(background=background or None)}
+        node = ToolNode([child(Slow, snapshots="journal")], policies=policies)
+        return scripted([reply], node, loop=True, checkpointer=saver)
+
+    watched, outcomes = _Watched(), set[tuple[bool, str]]()
+    await agent(watched, background=True).ainvoke(say("go"), AT)
+    for saver in watched.copies:
+        next_agent = agent(saver, background=False)
+        messages = (await next_agent.ainvoke(say("more"), AT))["messages"]
+        for message in messages:
+            if message.id == "bg-a":
+                outcomes.add((message.text.endswith("\na"), results({"messages": messages})[-1]))
+    assert outcomes == {(False, "b"), (True, "a,b")}
 
 
 # A state is stored together with the result of its call; a state that cannot be stored is discarded.

@@ -1,12 +1,12 @@
 """States of actors at each position in a thread's history; a state is stored once, and later positions refer to it."""
 
 import threading
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 from typing import Any, Self
 
-from langchain_core.messages import ToolCall
+from langchain_core.messages import ToolCall, ToolMessage
 
 from callboard._langgraph._serializers import MEND
 from callboard.conversations._saver import Saver
@@ -25,6 +25,7 @@ from callboard.conversations._storage import (
 )
 from callboard.conversations._targets import call_id_in
 from callboard.exceptions import StorageError
+from callboard.tools._background import call_id_of_result, handle_in
 from callboard.tools._call_record import keys_of
 
 Name = tuple[str, str]
@@ -99,33 +100,55 @@ class PendingStates:
         # Handlers of actors add states on their own event loops, while the run's loop takes them out.
         self._lock = threading.Lock()
         self._waiting: list[tuple[str, ActorState]] = []
+        self._in_background: set[str] = set()
+        """Calls that go on in the background: their results are messages of their own."""
 
     def add(self, call_id: str | None, state: ActorState) -> None:
         """Keep a new state until its call, or the call's step, ends; `call_id` is `None` for a call without an id."""
-        (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
         with self._lock:
-            self._waiting.append((task, state))
+            self._waiting.append((_task_of(call_id), state))
 
     def due(self, entry: Entry) -> list[ActorState]:
         """Remove and return the kept states that have to be stored before `entry`, or in the same write as `entry`."""
+        own_tasks = self._own_tasks(entry)
         # Without the lock: a state that is added at this moment belongs to a call whose result comes later.
-        if not self._waiting or isinstance(entry, (Asked, Claimed, Failed, Held, Said)):
+        if not self._waiting or own_tasks == () or isinstance(entry, (Asked, Claimed, Failed, Held)):
             return []
         with self._lock:
             if isinstance(entry, Left):
                 self._waiting.clear()  # their calls have no result and will start from the earlier state
             # Earlier states of an actor are part of its last one and have to be stored with it, also if another call
             # made them. States of calls without an id count as the task's own.
-            own_tasks = (call_id_in(entry.task), "") if isinstance(entry, Finished) else None
             last: dict[Name, int] = {
                 state.name: number
                 for number, (task, state) in enumerate(self._waiting)
-                if own_tasks is None or task in own_tasks
+                if (task not in self._in_background if own_tasks is None else task in own_tasks)
             }
             due = [number <= last.get(item.name, -1) for number, (_, item) in enumerate(self._waiting)]
             states = [state for (_, state), is_due in zip(self._waiting, due, strict=True) if is_due]
             self._waiting = [item for item, is_due in zip(self._waiting, due, strict=True) if not is_due]
         return states
+
+    def _own_tasks(self, entry: Entry) -> Sequence[str] | None:
+        """Return the tasks whose result is in an entry; `None` for an entry that is not about the result of a call."""
+        if isinstance(entry, Finished):
+            task = call_id_in(entry.task)
+            if isinstance(entry.output, ToolMessage) and handle_in(entry.output) is not None:
+                self._in_background.add(task)  # the message says only that the call goes on
+                return ()
+            return task, ""
+        if not isinstance(entry, Said):
+            return None
+        if (call_id := call_id_of_result(entry.message)) is None:
+            return ()  # the word of a person
+        task = _task_of(call_id)
+        self._in_background.discard(task)
+        return task, ""
+
+
+def _task_of(call_id: str | None) -> str:
+    (task,) = keys_of([ToolCall(name="", args={}, id=call_id)])
+    return task
 
 
 class ActorJournal:

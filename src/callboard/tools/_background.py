@@ -18,7 +18,7 @@ from callboard._calls._call import BatchContext, CallOptions
 from callboard._calls._draining import Operation
 from callboard._langchain._errors import error_message, is_control_flow
 from callboard._langchain._invoke import invoke
-from callboard._langchain._outputs import Output
+from callboard._langchain._outputs import Output, facts_of
 from callboard._langchain._unknown_outcomes import UNKNOWN
 from callboard._loops._shared_event import SharedEvent
 from callboard._loops._side_tasks import end_task
@@ -237,6 +237,7 @@ def notification(handle: str, message: ToolMessage) -> HumanMessage:
             "callboard": {
                 **(facts if isinstance(facts, dict) else {}),
                 "background": handle,
+                "call_id": message.tool_call_id,
                 "status": message.status,
                 "header": len(header),
             },
@@ -253,9 +254,14 @@ def is_notification(message: object) -> bool:
 
 def handle_in(message: BaseMessage) -> str | None:
     """Return the handle of the background call that a message is about, or `None`."""
-    facts = message.additional_kwargs.get("callboard")
-    handle = facts.get("background") if isinstance(facts, dict) else None
+    handle = facts_of(message).get("background")
     return handle if isinstance(handle, str) else None
+
+
+def call_id_of_result(message: BaseMessage) -> str | None:
+    """Return the id of the background call whose result a message is; `None` for the word of a person."""
+    call_id = facts_of(message).get("call_id")
+    return call_id if is_notification(message) and isinstance(call_id, str) else None
 
 
 def open_handles(messages: Sequence[BaseMessage]) -> dict[str, ToolMessage]:
