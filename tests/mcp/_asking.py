@@ -5,10 +5,12 @@ folder.
 """
 
 import sys
+from collections import Counter
 from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
+from mcp import MCPError
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.resolve import Elicit, Resolve, Sample
 from mcp.server.request_state import RequestStateSecurity
@@ -104,6 +106,22 @@ def _add_elicit(mcp_server: MCPServer[Any], done: Done) -> None:
         sure = await ctx.elicit("Sure?", Sure) if guests.action == "accept" else guests
         done.note(f"book {table}")
         return f"{table}: {guests!r} {sure.action}"
+
+    @mcp_server.tool()
+    async def ask_at_once(times: int, ctx: Ctx) -> str:
+        """Ask a number of questions at the same time."""
+        actions: list[str] = []
+
+        async def ask() -> None:
+            try:
+                actions.append((await ctx.elicit("Sure?", Sure)).action)
+            except MCPError as error:
+                actions.append(error.message)
+
+        async with anyio.create_task_group() as group:
+            for _ in range(times):
+                group.start_soon(ask)
+        return f"{Counter(actions)}"
 
     @mcp_server.tool()
     async def wait(folder: str) -> str:

@@ -192,6 +192,33 @@ async def test_where_nobody_can_be_asked_it_is_declined_and_said(mode: str, capl
     assert "on_elicit" in caplog.text
 
 
+async def test_a_call_has_a_largest_number_of_questions_that_wait_for_a_person() -> None:
+    """A person takes a while, and a server could ask without end meanwhile, which would fill the memory."""
+    async with McpServer(server(), mode="legacy") as served:
+        node, call = ToolNode([served]), tool_call("ask_at_once", "1", times=40)
+        ledger, resume, count = None, None, 0
+        message = None
+        while message is None:
+            try:
+                message = (await node.ainvoke([call], ledger=ledger, resume=resume))["messages"][0]
+            except CallsInterrupted as waiting:
+                [question] = waiting.interrupts
+                ledger, resume, count = waiting.ledger, {question.id: accept(sure=True)}, count + 1
+                await anyio.sleep(10)  # until the server has asked all
+
+    assert count == 16
+    assert "'16 questions wait for a person': 24, 'accept': 16" in message.text
+
+
+async def test_a_question_that_is_declined_is_said_in_short(caplog: pytest.LogCaptureFixture) -> None:
+    """A server may ask in megabytes, and as often as it likes."""
+    async with McpServer(server(), mode="legacy") as served:
+        await served.call("cancel", {"table": "T" * 10_000})
+
+    [record] = [record for record in caplog.records if "there is nobody to ask here" in record.getMessage()]
+    assert len(record.getMessage()) < 500
+
+
 @pytest.mark.parametrize("mode", ERAS)
 async def test_a_server_that_asks_for_a_model_gets_none(mode: str) -> None:
     """A model costs money and the server chooses its messages, so no model is lent; the calling model reads that."""

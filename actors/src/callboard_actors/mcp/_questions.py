@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Final, Literal, NotRequired, cast
 from urllib.parse import urlsplit
 from uuid import uuid4
 
@@ -171,6 +171,12 @@ It is known over HTTP, where the request arrives with the context of its call, b
 """
 
 
+MOST_OPEN: Final = 16
+"""Maximum number of questions of one call that wait for a person; the server gets an error for a further one."""
+_SHOWN: Final = 200
+"""Maximum number of characters of a server's question in the log."""
+
+
 @dataclass(slots=True, eq=False)
 class OpenQuestion:
     """Question of a server to a person, and the person's answer (`None` until it arrives)."""
@@ -220,6 +226,11 @@ class HeldCall:
     @property
     def has_ended(self) -> bool:
         return self._ended.is_set()
+
+    @property
+    def asks_too_much(self) -> bool:
+        """`True` if so many questions wait for a person that no further one is accepted."""
+        return len(self._questions) >= MOST_OPEN
 
     @property
     def question(self) -> OpenQuestion | None:
@@ -387,7 +398,7 @@ class Questions:
             "The MCP server %r asks %r, and there is nobody to ask here: it is declined. Call its tools in a ToolNode, "
             "where a person is asked by an interrupt, or give McpServer(on_elicit=...).",
             self.server,
-            params.message,
+            params.message[:_SHOWN],
         )
         return types.ElicitResult(action="decline")
 
@@ -443,6 +454,8 @@ class Questions:
             call = remaining[0] if len({call.conversation for call in remaining}) == 1 else None
         if call is None or not call.may_ask:
             return await self._without_person(params)
+        if call.asks_too_much:
+            return types.ErrorData(code=types.INVALID_REQUEST, message=f"{MOST_OPEN} questions wait for a person")
         return await call.ask(params)
 
     def _change(self) -> None:
