@@ -1,8 +1,11 @@
 """Keyed actors: one actor for each key, the cap, eviction and restored state."""
 
 import gc
+import sys
+import threading
 from collections.abc import Hashable
 from contextlib import suppress
+from itertools import count
 
 import anyio
 import pytest
@@ -12,6 +15,7 @@ from callboard import (
     ActorDiedError,
     ActorGoneError,
     InMemorySnapshots,
+    Keyed,
     Reply,
     ToolNode,
     child,
@@ -151,6 +155,31 @@ async def test_one_that_is_asked_in_the_moment_in_which_the_block_ends_is_not_le
     await anyio.lowlevel.checkpoint()
     assert lives.count("start a") == lives.count("stop a")
     assert live_tasks() == before
+
+
+async def test_a_block_ends_in_order_while_another_thread_makes_references() -> None:
+    """They are made in any thread. The end looked at all actors without the lock of those who make them."""
+    interval = sys.getswitchinterval()
+    has_ended = threading.Event()
+
+    def refer(counters: Keyed[Counter]) -> None:
+        for number in count():
+            counters["late", number]
+            if has_ended.is_set():
+                return
+
+    sys.setswitchinterval(1e-6)
+    try:
+        async with keyed(Counter()) as counters:
+            references = [counters[number] for number in range(20_000)]
+            thread = threading.Thread(target=refer, args=[counters])
+            thread.start()
+    finally:
+        sys.setswitchinterval(interval)
+        has_ended.set()
+        thread.join()
+    with pytest.raises(ActorGoneError, match="it was ended"):
+        await references[-1].up()
 
 
 async def test_snapshots_are_kept_where_somebody_says() -> None:

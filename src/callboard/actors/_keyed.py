@@ -180,7 +180,7 @@ class KeyedActors:
             await self.loop.outlast(self._wait_for_tasks)
         finally:
             # A call may have come after its actor ended. It would wait for ever, as nothing is started any more.
-            for cell in list(self._cells.values()):
+            for cell in self._all_cells():
                 cell.finish("it was ended")
 
     def release_key_if_unused(self, key: Hashable) -> None:
