@@ -231,6 +231,12 @@ def log_much() -> None:
         logging.getLogger("made.only.there").exception("\0" * 100_000)
 
 
+def log_from_compiled_code() -> str:
+    code = compile("import logging; logging.warning('from a template')", f"<template {'x' * 100_000}>", "exec")
+    exec(code, {})
+    return "done"
+
+
 def context_variables() -> dict[str, object]:
     import structlog
 

@@ -35,6 +35,14 @@ async def test_log_lines_are_those_of_this_process(caplog: pytest.LogCaptureFixt
     assert "made.only.there" not in logging.Logger.manager.loggerDict
 
 
+async def test_a_log_line_of_code_with_a_long_name_comes_and_the_call_goes_on(caplog: pytest.LogCaptureFixture) -> None:
+    """Template engines name compiled code as they like. The worker tried to shorten this name for ever."""
+    async with open_pool() as pool:
+        with anyio.fail_after(30):
+            assert await pool.run(bodies.log_from_compiled_code) == "done"
+    assert [record.getMessage() for record in caplog.records if record.processName == "worker"] == ["from a template"]
+
+
 async def test_log_lines_come_by_the_levels_that_loggers_have_here(caplog: pytest.LogCaptureFixture) -> None:
     """Levels of individual loggers apply, not only the root's, also to threads that the function starts."""
     caplog.set_level(logging.DEBUG, "callboard.tests.loud")

@@ -31,7 +31,9 @@ Tell = Callable[[BodyEvent], None]
 _LONGEST_TEXT = 16_384
 """Maximum length of a progress or log message, in characters."""
 _LONGEST_NAME = 200
-"""Maximum length of the name of a logger, in characters."""
+"""Maximum length of the name of a logger or a function, in characters."""
+_LONGEST_PATH = 1000
+"""Maximum length of the path of a log record's code, in characters; a longer one is cut at its beginning."""
 _PLAIN = (str, int, float, bool)
 
 
@@ -220,7 +222,8 @@ class _Forwarding(logging.Handler):
             text = record.getMessage()
             if record.exc_info:
                 text += "\n" + logging.Formatter().formatException(record.exc_info)
-            origin = [record.pathname, record.lineno, record.funcName]
+            # Code that a program compiles may have any name, such as its own text.
+            origin = [record.pathname[-_LONGEST_PATH:], record.lineno, str(record.funcName)[-_LONGEST_NAME:]]
             tell({"log": [record.name, record.levelno, text[-_LONGEST_TEXT:], record.created, record.process, origin]})
         except Exception:
             self.handleError(record)
