@@ -1,9 +1,7 @@
 """Inbox of a live run: messages that arrive while the run works, on their way to its thread of conversation."""
 
 import threading
-from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from itertools import islice
 from typing import Any
 from uuid import uuid4
 
@@ -82,7 +80,7 @@ class Inbox:
         self.opened = SharedEvent()
         """Set once the inbox is open, or the run has ended before that."""
         self._lock = threading.Lock()  # guards the fields below
-        self._letters: deque[Letter] = deque()
+        self._letters: list[Letter] = []
         """Letters that the thread of conversation has not recorded yet."""
         self._is_closed = False
         self._arrival: Wakeup | None = None
@@ -121,7 +119,7 @@ class Inbox:
         """Close the inbox, and return the letters in it to their senders, with an error if there is one."""
         with self._lock:
             self._is_closed = True
-            letters, self._letters = self._letters, deque()
+            letters, self._letters = self._letters, []
         for letter in letters:
             letter.settle(is_stored=False, error=error)
 
@@ -150,7 +148,7 @@ class Inbox:
 
     def _first_letters(self) -> list[Letter]:
         with self._lock:
-            return [*islice(self._letters, _MOST)]
+            return self._letters[:_MOST]
 
     def report_change(self) -> None:
         """Let a run that waits for a letter look again."""
@@ -194,10 +192,10 @@ class Inbox:
                 letter.settle(is_stored=True)
         finally:
             # Removed only now, so that the run does not end between the removal and the entries in the thread.
+            # A closed inbox has no letters any more.
             with self._lock:
-                for letter in letters:
-                    if self._letters and self._letters[0] is letter:
-                        self._letters.popleft()
+                if self._letters[:1] == letters[:1]:
+                    del self._letters[: len(letters)]
 
     def has_unconfirmed_results(self) -> bool:
         """Return whether results of background calls are recorded, and their write has failed."""
