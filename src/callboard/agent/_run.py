@@ -100,8 +100,9 @@ class Run:
         thread, has_readers = self.thread, self.stream.has_readers
         if self.context.background is not None:
             self._lost_calls = await settle_lost_calls(self.context)
+        arrival = thread.take_arrival()
         if has_readers:
-            self._send_checkpoint(thread.arrival())
+            self._send_checkpoint(arrival)
             self.stream.send_values(thread.state)
             self._send_checkpoint(thread)
         while nodes := await self._next_nodes():

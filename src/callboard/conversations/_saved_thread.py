@@ -63,6 +63,18 @@ class SavedThread(Thread):
     run ("exit").
     """
 
+    __slots__ = (
+        "_begins_branch",
+        "_claimed_ahead",
+        "_durability",
+        "_is_latest",
+        "_journal",
+        "_unstorable_results",
+        "parents",
+        "saver",
+        "user_metadata",
+    )
+
     is_kept = True
 
     def __init__(self, schema: Schema, saver: Saver, durability: Durability) -> None:

@@ -4,10 +4,10 @@ Every change of a thread is an entry, so that a journal can store the changes an
 """
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from dataclasses import replace
-from typing import Any, ClassVar, Self, assert_never, cast
+from typing import Any, ClassVar, assert_never, cast
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, ToolMessage, convert_to_messages
@@ -59,6 +59,33 @@ class Thread:
     without such graphs.
     """
 
+    __slots__ = (
+        "_adds_message_ids",
+        "_arrival",
+        "_can_join_messages",
+        "_origin",
+        "actor_states",
+        "begun",
+        "checkpoint_id",
+        "has_unattributed_questions",
+        "holder",
+        "is_before_step",
+        "namespace",
+        "next",
+        "not_begun",
+        "parent_id",
+        "pending_actor_states",
+        "questions_of_step",
+        "records",
+        "schema",
+        "sends",
+        "source",
+        "state",
+        "step",
+        "ts",
+        "unread",
+    )
+
     is_kept: ClassVar[bool] = False
     """`True` if the thread is stored, so that another run can resume it."""
 
@@ -73,9 +100,9 @@ class Thread:
         """Sends of the next step: nodes that get an input other than the state (LangGraph's `Send`)."""
         self.records: dict[str, CallRecord] = {}
         """Records of the next step's tasks (start, questions, result), by the name of a node or the key of a call."""
-        self.begun: frozenset[str] = frozenset()
+        self.begun: Collection[str] = ()
         """Ids of calls that had begun when new input left them without an answer."""
-        self.not_begun: frozenset[str] = frozenset()
+        self.not_begun: Collection[str] = ()
         """Ids of calls that certainly have not begun when new input left them without an answer."""
         self.is_before_step = False
         """`True` if no task of the next step has begun, because a run has ended before it, such as at a breakpoint."""
@@ -98,10 +125,10 @@ class Thread:
         """Messages that the thread has received and that are not in the conversation yet; there may be very many."""
         self.holder: Mapping[str, Any] | None = None
         """Holder entry of the run that alone may change the thread, as last read; `None` if there is no such run."""
-        self._arrival: Mapping[str, Any] = {}
-        """Values of the thread's attributes at the position where the input of this run had arrived.
+        self._arrival: Thread | None = None
+        """Copy of the thread at the position where the input of this run had arrived, and was not applied to the state.
 
-        The input was not applied to the state at this position. Empty if the run has no input.
+        `None` if the run has no input.
         """
         self._origin: tuple[str, int] | None = None
         self._adds_message_ids = schema.has_message_ids
@@ -168,7 +195,9 @@ class Thread:
         entry = self._apply(writes, next_targets, source, read)
         if before is not None:
             before.receive(entry)
-            self._arrival = {name: getattr(before, name) for name in _ARRIVAL_ATTRIBUTES}
+            # Fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
+            before.records, before.questions_of_step = {}, {}
+            self._arrival = before
         await self.record(entry, is_applied=True)
 
     async def read_messages(self, next_targets: NextTargets | None) -> list[Write]:
@@ -214,14 +243,10 @@ class Thread:
             return [*writes]
         return [(name, _with_ids(value) if name == MESSAGES else value) for name, value in writes]
 
-    def arrival(self) -> Self | None:
-        """Return a copy of the thread as it was when this run's input had arrived but was not applied, or `None`."""
-        if not self._arrival:
-            return None
-        thread = copy(self)
-        # A shallow copy: fresh dicts for the tasks, so that changes of the run do not show in the earlier position.
-        thread.__dict__.update(self._arrival, records={}, questions_of_step={})
-        return thread
+    def take_arrival(self) -> "Thread | None":
+        """Return the thread as it was when this run's input had arrived but was not applied, once; else `None`."""
+        arrival, self._arrival = self._arrival, None
+        return arrival
 
     async def record_result(self, task: str, output: object, *, joins_next_write: bool = False) -> None:
         """Record the result of a task; with `joins_next_write`, it may be stored with the next journal entry."""
@@ -426,10 +451,6 @@ class Thread:
         """Return the id and time of the position `steps` steps after the latest one."""
         # In memory all positions have one id: ids of tasks differ by the number of the step.
         return Stamp(self.checkpoint_id, self.ts)
-
-
-# Attributes that differ between the arrival of input and the position after it.
-_ARRIVAL_ATTRIBUTES = ("state", "step", "checkpoint_id", "_origin", "parent_id", "ts", "source", "next", "sends")
 
 
 def as_update(output: Any, messages_key: str) -> Any:
