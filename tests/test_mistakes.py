@@ -20,6 +20,7 @@ from callboard import (
     ToolNode,
     ValidationNode,
     create_agent,
+    drain_on_signal,
     handler,
     idempotency_key,
     observe,
@@ -29,8 +30,8 @@ from callboard import (
 )
 from callboard.guards import Detector
 from callboard.middleware import CircuitBreaker, RequireApproval, Retry, TokenLimit
-from callboard.telemetry import RecordingWriter, Tracing
-from callboard.testing import ScriptedModel
+from callboard.telemetry import RecordingWriter, Tracing, continue_trace
+from callboard.testing import ScriptedModel, fake_tools
 
 pytestmark = pytest.mark.real_clock
 
@@ -186,6 +187,19 @@ MISTAKES: dict[str, tuple[Callable[[], Any], str, str]] = {
         "`async with running(Counter) as actor:`",
     ),
     "a view without its block": (watch, "watch()", "`with callboard.watch():`"),
+    "observers without their block": (lambda: observe(print), "not entered", "`with callboard.observe(...):`"),
+    "spans without their block": (lambda: Tracing().on(), "not entered", "`with observers.on():`"),
+    "a trace without its block": (
+        lambda: continue_trace({}),
+        "not entered",
+        "`with callboard.telemetry.continue_trace",
+    ),
+    "fakes without their block": (lambda: fake_tools({}), "not entered", "`with callboard.testing.fake_tools(...):`"),
+    "a drain without its block": (
+        lambda: drain_on_signal(ToolNode([search])),
+        "not entered",
+        "`async with callboard.drain_on_signal(...):`",
+    ),
     "a tool that blocks": (
         lambda: asyncio.run(ToolNode([slow]).ainvoke([{"name": "slow", "args": {}, "id": "1", "type": "tool_call"}])),
         "tool 'slow'",

@@ -8,6 +8,7 @@ from itertools import count
 from traceback import format_tb
 from typing import Generic, NamedTuple, TypeVar
 
+from callboard._calls._blocks import has_to_be_entered
 from callboard._loops._watchdog import LoopHolder, mark
 from callboard._records._events import (
     ActorEvent,
@@ -54,6 +55,7 @@ numbers = count(1)
 """Source of numbers for calls, batches and runs, unique within the process."""
 
 
+@has_to_be_entered("with callboard.observe(...):")
 @contextmanager
 def observe(
     observer: Observer,

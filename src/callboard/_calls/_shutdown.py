@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from anyio import Event, create_task_group
 
+from callboard._calls._blocks import has_to_be_entered_async
 from callboard._calls._draining import PATIENCE
 from callboard._loops._current import current_loop
 from callboard._loops._deadline import DEFAULT_GRACE
@@ -132,6 +133,7 @@ class Shutdown:
         raise_first(self._errors)
 
 
+@has_to_be_entered_async("async with callboard.drain_on_signal(...):")
 @asynccontextmanager
 async def drain_on_signal(
     *objects: CanDrain | Sequence[CanDrain], timeout: float = PATIENCE

@@ -8,6 +8,8 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
+from callboard._calls._blocks import has_to_be_entered
+
 CALL = context.create_key("callboard-call")
 RUN = context.create_key("callboard-run")
 """Keys of OpenTelemetry's context under which the spans of the current call and of the current run are stored."""
@@ -65,6 +67,7 @@ def carrier() -> dict[str, str]:
     return entries
 
 
+@has_to_be_entered("with callboard.telemetry.continue_trace(...):")
 @contextmanager
 def continue_trace(entries: Mapping[str, object] | None) -> Generator[None]:
     """Continue a trace inside the `with` block: attach the trace context that `carrier` returned in another process.

@@ -9,6 +9,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from typing import Generic, Literal, Protocol, TypeVar
 
+from callboard._calls._blocks import has_to_be_entered
 from callboard._calls._observers import Observers, observe_in_context
 from callboard._records._events import CallEvent, CallPhase, CallPlace, RunEvent
 from callboard.exceptions import (
@@ -170,6 +171,7 @@ class ObserverSet:
 
     observers: Observers
 
+    @has_to_be_entered("with observers.on():")
     @contextmanager
     def on(self) -> Generator[None]:
         """Observe only the tool calls, agent runs and actor calls that are started inside the `with` block."""

@@ -12,6 +12,7 @@ from unittest.mock import patch
 
 from langchain_core.tools import BaseTool
 
+from callboard._calls._blocks import has_to_be_entered
 from callboard._calls._call import current_call
 from callboard._langchain._plan import Plan, plan_for
 from callboard._loops._bridge import run_from_sync
@@ -65,6 +66,7 @@ _replaced = ExitStack()
 _plan = Setup.plan
 
 
+@has_to_be_entered("with callboard.testing.fake_tools(...):")
 @contextmanager
 def fake_tools(fakes: Mapping[str, object], *, real: Sequence[str] = ()) -> Generator[FakedTools]:
     """Replace the functions of tools inside the `with` block, for all nodes and agents of callboard in the process.

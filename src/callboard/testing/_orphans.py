@@ -11,6 +11,7 @@ from types import FrameType
 import anyio
 import anyio.lowlevel
 
+from callboard._calls._blocks import has_to_be_entered
 from callboard._loops._watchdog import current_frames
 
 _TURNS = 10
@@ -47,6 +48,7 @@ def _new_tasks(ids: set[int]) -> list[str]:
     return sorted(f"{task.name or task.id}" for task in anyio.get_running_tasks() if task.id not in ids)
 
 
+@has_to_be_entered("with callboard.testing.no_orphans():")
 @contextmanager
 def no_orphans() -> Generator[None]:
     """Raise `OrphansError` at the end of the `with` block if threads or child processes begun inside still run.
