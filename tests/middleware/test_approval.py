@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError, model_validator
 
 from callboard import CallEvent, CallsInterrupted, InjectedState, ToolNode, ToolRuntime, observe, tool_call
 from callboard.middleware import RequireApproval, Retry
-from callboard.middleware._approval import digest_of
+from callboard.middleware._approval import compute_call_digest
 from callboard.testing import Recorder, calls
 
 WAIT = 1000
@@ -84,7 +84,7 @@ async def test_the_question_is_a_human_interrupt_with_a_digest_and_nothing_runs(
             "action_request": {"action": "delete", "args": {"query": "a"}},
             "config": ALL_ALLOWED,
             "description": "Tool execution requires approval\n\nTool: delete\nArgs: {'query': 'a'}",
-            "digest": digest_of(recorder.tool("delete"), {"query": "a"}),
+            "digest": compute_call_digest(recorder.tool("delete"), {"query": "a"}),
         }
     ]
     assert recorder.lines == []
@@ -496,18 +496,18 @@ def test_the_digest_is_of_what_the_arguments_say_and_not_of_how(
     one: dict[str, Any], other: dict[str, Any], seed: int
 ) -> None:
     """The order of keys and a round trip through JSON do not change the digest. Other arguments have another one."""
-    digest = digest_of(DELETE, one)
-    assert digest_of(DELETE, shuffle_keys(one, random.Random(seed))) == digest
-    assert digest_of(DELETE, json.loads(json.dumps(one))) == digest
+    digest = compute_call_digest(DELETE, one)
+    assert compute_call_digest(DELETE, shuffle_keys(one, random.Random(seed))) == digest
+    assert compute_call_digest(DELETE, json.loads(json.dumps(one))) == digest
     is_same = json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
-    assert (digest_of(DELETE, other) == digest) is is_same
+    assert (compute_call_digest(DELETE, other) == digest) is is_same
 
 
 def test_the_digest_is_the_published_one() -> None:
     """Another program can compute the digest with a hash function and JSON only."""
     runs = "langchain_core.tools.structured.StructuredTool " + DELETE.coroutine.__module__ + ".delete"
     canonical = '{"args":{"a":[1,null],"b":"\\u00e4"},"name":"delete","runs":"' + runs + '"}'
-    assert digest_of(DELETE, {"b": "ä", "a": [1, None]}) == hashlib.sha256(canonical.encode()).hexdigest()
+    assert compute_call_digest(DELETE, {"b": "ä", "a": [1, None]}) == hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @pytest.mark.parametrize(
@@ -532,8 +532,8 @@ def test_the_digest_is_the_published_one() -> None:
 )
 def test_what_means_something_else_has_another_digest(value: Any, equal_value: Any, other_value: Any) -> None:
     """Values that JSON does not distinguish must not share an approval: middleware may insert any object."""
-    assert digest_of(DELETE, {"x": value}) == digest_of(DELETE, {"x": equal_value})
-    assert digest_of(DELETE, {"x": value}) != digest_of(DELETE, {"x": other_value})
+    assert compute_call_digest(DELETE, {"x": value}) == compute_call_digest(DELETE, {"x": equal_value})
+    assert compute_call_digest(DELETE, {"x": value}) != compute_call_digest(DELETE, {"x": other_value})
 
 
 async def test_an_approval_of_one_tool_is_none_of_another_with_its_name() -> None:
@@ -572,7 +572,7 @@ async def test_the_person_sees_nothing_that_the_model_forged() -> None:
     waiting = await run_to_questions(node, state)
     (request,) = waiting.interrupts[0].value
     assert request["action_request"]["args"] == {"path": "a"}
-    assert request["digest"] == digest_of(delete, {"path": "a"})
+    assert request["digest"] == compute_call_digest(delete, {"path": "a"})
     assert request["description"] == "{'path': 'a'}"
     with pytest.raises(ValidationError, match="by the agent"):
         await node.ainvoke(state, ledger=waiting.ledger, resume=edit(path="a", user="root"))

@@ -15,7 +15,7 @@ from langgraph.types import interrupt
 
 from callboard import CallEvent, CallPolicy, CallsInterrupted, CircuitOpenError, Limit, ToolNode, observe, tool_call
 from callboard.middleware import CircuitBreaker, Retry
-from callboard.middleware._breaker import MAX_OUTCOMES, MIN_CIRCUITS, Circuit, Circuits, Rules, Ticket
+from callboard.middleware._breaker import MAX_OUTCOMES, MIN_CIRCUITS, Circuit, CircuitRules, Circuits, Ticket
 from callboard.testing import backend, backend_names
 from tests.helpers import ending_of
 
@@ -468,14 +468,14 @@ def test_one_breaker_serves_several_loops_in_several_threads(name: str) -> None:
 
 def test_a_circuit_remembers_so_many_calls_and_no_more() -> None:
     """The memory of a circuit is bounded, even for a tool that is called a thousand times per second."""
-    circuit = Circuit(Rules(ratio=0.5, minimum=1, window=1e9, open_for=1, probes=1))
+    circuit = Circuit(CircuitRules(ratio=0.5, minimum=1, window=1e9, open_for=1, probes=1))
 
     for now in range(5 * MAX_OUTCOMES):
-        circuit.record_outcome(_let_in(circuit, now), now, failed=False)
+        circuit.record_outcome(_let_in(circuit, now), now, has_failed=False)
     assert len(circuit._outcomes) == MAX_OUTCOMES
     for _ in range(MAX_OUTCOMES // 2):
         assert circuit.state(6 * MAX_OUTCOMES) == "closed"
-        circuit.record_outcome(_let_in(circuit, 6 * MAX_OUTCOMES), 6 * MAX_OUTCOMES, failed=True)
+        circuit.record_outcome(_let_in(circuit, 6 * MAX_OUTCOMES), 6 * MAX_OUTCOMES, has_failed=True)
 
     assert circuit.state(6 * MAX_OUTCOMES) == "open"
 
@@ -486,7 +486,7 @@ def _let_in(circuit: Circuit, now: float) -> Ticket:
     return ticket
 
 
-RULES = Rules(ratio=0.5, minimum=3, window=10, open_for=7, probes=2)
+RULES = CircuitRules(ratio=0.5, minimum=3, window=10, open_for=7, probes=2)
 
 
 class CircuitAndModel(RuleBasedStateMachine):
@@ -518,7 +518,7 @@ class CircuitAndModel(RuleBasedStateMachine):
     @rule(which=st.integers(0), failed=st.sampled_from([True, True, False, None]))
     def end(self, which: int, failed: bool | None) -> None:
         ticket, matters = self.inside.pop(which % len(self.inside))
-        change = self.circuit.record_outcome(ticket, self.now, failed=failed)
+        change = self.circuit.record_outcome(ticket, self.now, has_failed=failed)
         assert change == (self.expect_change(failed) if matters and failed is not None else None)
 
     def expect_change(self, failed: bool) -> str | None:
@@ -540,7 +540,7 @@ class CircuitAndModel(RuleBasedStateMachine):
     @invariant()
     def states_agree(self) -> None:
         remaining = 0 if self.opened_at is None else max(0, self.opened_at + RULES.open_for - self.now)
-        assert self.circuit.wait(self.now) == remaining
+        assert self.circuit.seconds_to_wait(self.now) == remaining
         state = "closed" if self.opened_at is None else "open" if remaining else "half-open"
         assert self.circuit.state(self.now) == state
 
@@ -560,28 +560,30 @@ def test_a_circuit_does_what_its_history_says() -> None:
 
 def test_a_circuit_is_idle_when_a_new_one_would_do_the_same() -> None:
     """No call is running, the last outcome does not count any more, and the tool was not down within the window."""
-    circuit = Circuit(Rules(ratio=1, minimum=1, window=10, open_for=7, probes=1))
+    circuit = Circuit(CircuitRules(ratio=1, minimum=1, window=10, open_for=7, probes=1))
     assert circuit.is_idle(0)
     first, second = _let_in(circuit, 0), _let_in(circuit, 0)
-    circuit.record_outcome(first, 2, failed=False)
+    circuit.record_outcome(first, 2, has_failed=False)
     assert not circuit.is_idle(100)
-    circuit.record_outcome(second, 5, failed=None)
+    circuit.record_outcome(second, 5, has_failed=None)
     assert [circuit.is_idle(now) for now in (11, 12)] == [False, True]
-    circuit.record_outcome(_let_in(circuit, 5), 5, failed=False)
+    circuit.record_outcome(_let_in(circuit, 5), 5, has_failed=False)
     assert [circuit.is_idle(now) for now in (14, 15)] == [False, True]
-    circuit.record_outcome(_let_in(circuit, 20), 20, failed=True)
+    circuit.record_outcome(_let_in(circuit, 20), 20, has_failed=True)
     assert [circuit.is_idle(now) for now in (36, 37)] == [False, True]
 
 
 async def test_idle_circuits_are_dropped_when_there_are_many_and_those_in_use_are_kept() -> None:
-    circuits = Circuits(Rules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1))
-    circuits.enter("busy")
+    circuits = Circuits(CircuitRules(ratio=0.5, minimum=1, window=10, open_for=7, probes=1))
+    circuits.request_admission("busy")
     for number in range(MIN_CIRCUITS - 1):
-        circuits.leave(circuits.enter(number), None)
+        circuits.end_call(circuits.request_admission(number), None)
     assert len(circuits._circuits) == MIN_CIRCUITS
-    circuits.enter("one more")
+    circuits.request_admission("one more")
     assert set(circuits._circuits) == {"busy", "one more"}
-    assert circuits._prune_at == MIN_CIRCUITS
+    assert circuits._prune_above_count == MIN_CIRCUITS
     for number in range(MIN_CIRCUITS - 1):
-        circuits.enter(f"held {number}")
-    assert (len(circuits._circuits), circuits._prune_at) == (MIN_CIRCUITS + 1, 2 * MIN_CIRCUITS), "it looks more seldom"
+        circuits.request_admission(f"held {number}")
+    assert (len(circuits._circuits), circuits._prune_above_count) == (MIN_CIRCUITS + 1, 2 * MIN_CIRCUITS), (
+        "it looks more seldom"
+    )

@@ -686,7 +686,7 @@ async def test_nobody_waits_for_ever_and_nothing_old_is_handed_out(steps: list[A
                 group.start_soon(ask, query, math.inf if action == "call" else 1.25)
 
     assert answered == call_count
-    assert not cache._local._flights
+    assert not cache._own_results._shared_calls
 
 
 def test_an_async_key_function_is_refused() -> None:

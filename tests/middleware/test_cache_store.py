@@ -31,7 +31,7 @@ from langgraph.types import CachePolicy
 from callboard import CallboardWarning, CallEvent, CallPolicy, StorageError, ToolNode, observe, tool_call
 from callboard.middleware import Cache
 from callboard.middleware._cache import _text_store
-from callboard.middleware._cache._stored_results import StoredResults, message_of, text_of
+from callboard.middleware._cache._stored_results import StoredResults, parse_message, serialize_message
 from tests.helpers import ending_of, make, run_in_threads
 from tests.middleware._dict_cache import DictCache
 from tests.server._servers import running_redis
@@ -105,7 +105,7 @@ Stores = Callable[[], BaseCache[Any]]
 @pytest.fixture(params=["memory", "sqlite", "redis"])
 def stores(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stores]:
     """Return a factory of caches of LangGraph; each stands for the one of another process."""
-    monkeypatch.setattr(_text_store, "_PATIENCE", 20.0)  # a busy machine is no outage
+    monkeypatch.setattr(_text_store, "_MAX_OPERATION_SECONDS", 20.0)  # a busy machine is no outage
     if request.param == "memory":
         memory: InMemoryCache[Any] = InMemoryCache()
         yield lambda: memory
@@ -380,8 +380,8 @@ async def test_neither_arguments_nor_names_are_stored() -> None:
 @pytest.fixture
 def short_outages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let calls wait for a tenth of a second, and try a store again at once."""
-    monkeypatch.setattr(_text_store, "_PATIENCE", 0.1)
-    monkeypatch.setattr(_text_store, "_PAUSE", 0.0)
+    monkeypatch.setattr(_text_store, "_MAX_OPERATION_SECONDS", 0.1)
+    monkeypatch.setattr(_text_store, "_OUTAGE_PAUSE", 0.0)
 
 
 async def test_calls_run_while_the_store_fails_and_the_log_says_so_once(caplog: pytest.LogCaptureFixture) -> None:
@@ -550,7 +550,7 @@ def test_any_stored_value_is_a_result_or_a_miss(values: list[Any]) -> None:
 
     assert [results._read_hit(text, "0" * 32) for text in texts] == [None] * len(texts)
     for text in texts:
-        message_of(text)
+        parse_message(text)
 
 
 HOSTILE: dict[str, str] = {
@@ -737,10 +737,10 @@ OTHERS = st.binary() | st.tuples(st.integers()) | st.sets(st.integers()) | st.di
 def test_a_result_comes_back_as_it_was_or_is_not_stored(content: Any, artifact: Any) -> None:
     message = ToolMessage(content, tool_call_id="1", artifact=artifact, name="work", additional_kwargs={"a": [1]})
 
-    text = text_of(message)
+    text = serialize_message(message)
 
     if text is not None:
-        stored = message_of(text)
+        stored = parse_message(text)
         assert stored is not None
         assert stored.model_copy(update={"tool_call_id": "1"}) == message
         assert repr(stored.artifact) == repr(artifact)
@@ -754,8 +754,8 @@ class Subclass(ToolMessage):
 @pytest.mark.parametrize("artifact", [True, 1, 1.5, None, {"a": [1, {"b": None}]}])
 def test_plain_data_is_stored(artifact: Any) -> None:
     """Plain data in an artifact is stored; a subclass of a message is not."""
-    assert text_of(ToolMessage("x", tool_call_id="1", artifact=artifact)) is not None
-    assert text_of(Subclass("x", tool_call_id="1", artifact=artifact)) is None
+    assert serialize_message(ToolMessage("x", tool_call_id="1", artifact=artifact)) is not None
+    assert serialize_message(Subclass("x", tool_call_id="1", artifact=artifact)) is None
 
 
 def test_invalidations_of_many_threads_all_reach_the_store() -> None:

@@ -9,7 +9,7 @@ from contextvars import ContextVar
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cache
-from typing import Annotated, Any, Literal, NotRequired, Union, cast, get_args
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Union, cast, get_args
 
 from langchain_core.messages import ToolCall, ToolMessage
 from langchain_core.tools import BaseTool
@@ -39,7 +39,7 @@ from callboard.tools._middleware_hooks import check_tool_names
 # Approved arguments
 
 
-_approved: ContextVar[Mapping[str, object] | None] = ContextVar("callboard_approved", default=None)
+_approved_arguments: ContextVar[Mapping[str, object] | None] = ContextVar("callboard_approved", default=None)
 
 
 def approved_arguments() -> Mapping[str, object] | None:
@@ -49,19 +49,19 @@ def approved_arguments() -> Mapping[str, object] | None:
     between the approval and the tool may have changed those.
     """
     # Copies here and in `RequireApproval`: neither the tool nor other middleware can change the approved arguments.
-    return deepcopy(_approved.get())
+    return deepcopy(_approved_arguments.get())
 
 
 # Question
 
 
-def digest_of(tool: BaseTool, args: Mapping[str, Any]) -> str:
+def compute_call_digest(tool: BaseTool, args: Mapping[str, Any]) -> str:
     """Return the digest that ties an approval to a tool and its arguments."""
     # Argument names that begin with "%" are escaped within "args"; these three fixed names need no escape.
-    return digest({"args": args, "name": tool.name, "runs": runs_in(tool)})
+    return digest({"args": args, "name": tool.name, "runs": name_tool_code(tool)})
 
 
-def runs_in(tool: BaseTool) -> str:
+def name_tool_code(tool: BaseTool) -> str:
     """Return the code in which a tool runs: the names of its class and function, the same text in every process."""
     # The tool's name alone would not do: middleware may replace a tool by another tool of the same name.
     function = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
@@ -71,8 +71,8 @@ def runs_in(tool: BaseTool) -> str:
 AnswerType = Literal["accept", "edit", "response", "ignore"]
 """Kind of a person's answer: the `type` of a `HumanResponse`."""
 
-ANSWERS: tuple[AnswerType, ...] = get_args(AnswerType)
-FIELDS: dict[AnswerType, str] = {
+ANSWER_TYPES: tuple[AnswerType, ...] = get_args(AnswerType)
+CONFIG_FIELDS: dict[AnswerType, str] = {
     "accept": "allow_accept",
     "edit": "allow_edit",
     "response": "allow_respond",
@@ -80,7 +80,7 @@ FIELDS: dict[AnswerType, str] = {
 }
 """Field of a `HumanInterruptConfig` that allows an answer, by the kind of the answer."""
 
-Step = tuple[str, ToolCallRequest | ToolMessage]
+Decision = tuple[str, ToolCallRequest | ToolMessage]
 """Decision about a call: one word for observers, and the request to run or the message that answers the call."""
 
 
@@ -91,19 +91,19 @@ class ApprovalRequest(HumanInterrupt):
     """Digest of the tool and its arguments."""
 
 
-class Changed(TypedDict):
+class ChangedCall(TypedDict):
     action: NotRequired[str]
     args: dict[str, Any]
 
 
 class Accept(TypedDict):
     type: Literal["accept"]
-    args: NotRequired[Changed | None]
+    args: NotRequired[ChangedCall | None]
 
 
 class Edit(TypedDict):
     type: Literal["edit"]
-    args: Changed
+    args: ChangedCall
 
 
 class Respond(TypedDict):
@@ -116,28 +116,35 @@ class Ignore(TypedDict):
     args: NotRequired[str | None]
 
 
-_SHAPES: dict[AnswerType, tuple[type, str]] = {
-    "accept": (Accept, '{"type": "accept"}'),
-    "edit": (Edit, '{"type": "edit", "args": {"args": {...}}}'),
-    "response": (Respond, '{"type": "response", "args": "text"}'),
-    "ignore": (Ignore, '{"type": "ignore"}'),
+class _AnswerShape(NamedTuple):
+    """Type of one kind of answer, and an example for error texts."""
+
+    type: type
+    example: str
+
+
+_ANSWER_SHAPES: dict[AnswerType, _AnswerShape] = {
+    "accept": _AnswerShape(Accept, '{"type": "accept"}'),
+    "edit": _AnswerShape(Edit, '{"type": "edit", "args": {"args": {...}}}'),
+    "response": _AnswerShape(Respond, '{"type": "response", "args": "text"}'),
+    "ignore": _AnswerShape(Ignore, '{"type": "ignore"}'),
 }
 
 
-def _check_form(answer: Mapping[str, Any], check: Callable[[Any], Any]) -> Any:
+def _validate_answer(answer: Mapping[str, Any], validate_shape: Callable[[Any], Any]) -> Any:
     """Return the response in an answer; raise ValueError with the right form if the answer has another one."""
     try:
-        return check(answer).root
+        return validate_shape(answer).root
     except ValidationError as error:
         details = error.errors(include_url=False)[0]
         place = ".".join(map(str, details["loc"]))
         raise ValueError(
-            f"Answer with {_SHAPES[answer['type']][1]}; got {answer!r} ({place}: {details['msg']})"
+            f"Answer with {_ANSWER_SHAPES[answer['type']].example}; got {answer!r} ({place}: {details['msg']})"
         ) from None
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class ApprovalQuestion:
     """Question to a person about one call, before the call runs."""
 
     request: ToolCallRequest
@@ -145,24 +152,25 @@ class Question:
     edit_targets: Mapping[str, BaseTool]
     config: HumanInterruptConfig
 
-    def ask(self, description: str) -> Step:
+    def ask_person(self, description: str) -> Decision:
         """Interrupt the run with this question, or return the decision if the run was resumed with an answer."""
-        value = ApprovalRequest(
+        question = ApprovalRequest(
             action_request=deepcopy(self._action_request),
             config=self.config.copy(),
             description=description,
             digest=self._digest,
         )
-        form, token = _form(tuple(self._allowed)), _current_question.set(self)
+        answer_form = _make_answer_form(tuple(self._allowed_answers))
+        token = _current_question.set(self)  # for the validator of the form
         try:
             # The arguments may have changed while the person decided. An answer to the old question is dropped, and
             # the next `interrupt()` takes the next answer or asks again.
             while True:
                 # Building a JSON schema takes milliseconds, so it is used only when a question is really asked.
-                schema: Any = deepcopy(form.json_schema) if asks_next(get_config()) else form.type
-                step: Step | None = interrupt([value], response_schema=schema)
-                if step is not None:  # `None`: the answer was for other arguments
-                    return step
+                schema: Any = deepcopy(answer_form.json_schema) if asks_next(get_config()) else answer_form.type
+                decision: Decision | None = interrupt([question], response_schema=schema)
+                if decision is not None:  # `None`: the answer was for other arguments
+                    return decision
         finally:
             _current_question.reset(token)
 
@@ -172,37 +180,37 @@ class Question:
 
     @property
     def _digest(self) -> str:
-        return digest_of(self.tool, self.request.tool_call["args"])
+        return compute_call_digest(self.tool, self.request.tool_call["args"])
 
     @property
-    def _allowed(self) -> list[AnswerType]:
-        return [answer for answer, field in FIELDS.items() if self.config.get(field)]
+    def _allowed_answers(self) -> list[AnswerType]:
+        return [answer for answer, field in CONFIG_FIELDS.items() if self.config.get(field)]
 
-    def decision_in(self, answer: Any, check: Callable[[Any], Any]) -> Step | None:
+    def decision_in(self, answer: Any, validate_shape: Callable[[Any], Any]) -> Decision | None:
         """Return the decision that an answer contains; `None` if the answer is for a call with other arguments."""
         if not is_answer_for(self._digest, get_config()):
             # First of all: an outdated answer must be dropped, even if it would not be allowed now.
             return None
         if isinstance(answer, (list, tuple)) and len(answer) == 1:
             (answer,) = answer
-        if not isinstance(answer, Mapping) or answer.get("type") not in self._allowed:
-            forms = " or ".join(_SHAPES[kind][1] for kind in self._allowed)
+        if not isinstance(answer, Mapping) or answer.get("type") not in self._allowed_answers:
+            forms = " or ".join(_ANSWER_SHAPES[answer_type].example for answer_type in self._allowed_answers)
             raise ValueError(f"Answer with {forms}; got {answer!r}")
-        response = _check_form(answer, check)
-        kind, args, call = response["type"], response.get("args"), self.request.tool_call
-        if kind == "accept":
+        response = _validate_answer(answer, validate_shape)
+        answer_type, args, call = response["type"], response.get("args"), self.request.tool_call
+        if answer_type == "accept":
             if args is not None and {**self._action_request, **args} != self._action_request:
                 # An "accept" may repeat the request. A copy that differs is an edit, which must not be ignored.
                 raise ValueError('"accept" runs the call as it was shown; to change it, answer with "edit"')
             return "approved", self.request
-        if kind == "edit":
-            return "edited", self._edit(args)
-        if kind == "response":
+        if answer_type == "edit":
+            return "edited", self._apply_edit(args)
+        if answer_type == "response":
             return "answered", ToolMessage(content=args, name=call["name"], tool_call_id=call["id"])
         return "declined", error_message(_rejection_text(call, args), call)
 
-    def _edit(self, changed: Changed) -> ToolCallRequest:
-        name, args = changed.get("action", self.tool.name), changed["args"]
+    def _apply_edit(self, changed_call: ChangedCall) -> ToolCallRequest:
+        name, args = changed_call.get("action", self.tool.name), changed_call["args"]
         tool = self.tool if name == self.tool.name else self.edit_targets.get(name)
         if tool is None:
             allowed_names = sorted({self.tool.name, *self.edit_targets})
@@ -222,30 +230,32 @@ class Question:
 
 
 @dataclass(frozen=True, slots=True)
-class Form:
+class AnswerForm:
     """Form for a person's answer: a pydantic type that validates it, and the JSON schema that a client may show."""
 
     type: type[BaseModel]
     json_schema: dict[str, Any]
 
 
-_current_question: ContextVar[Question] = ContextVar("callboard_asking")
+_current_question: ContextVar[ApprovalQuestion] = ContextVar("callboard_asking")
 
 
 @cache
-def _form(allowed: tuple[AnswerType, ...]) -> Form:
+def _make_answer_form(allowed: tuple[AnswerType, ...]) -> AnswerForm:
     """Return the form for the allowed kinds of answers."""
     # It is cached for all questions, so its validator finds the present question in a context variable.
-    shapes = tuple(_SHAPES[answer][0] for answer in allowed)
-    shape: Any = shapes[0] if len(shapes) == 1 else Annotated[Union[shapes], Discriminator("type")]  # noqa: UP007 (of a tuple)
+    answer_types = tuple(_ANSWER_SHAPES[answer].type for answer in allowed)
+    answer_union: Any = answer_types[0]
+    if len(answer_types) > 1:
+        answer_union = Annotated[Union[answer_types], Discriminator("type")]  # noqa: UP007 (of a tuple)
 
-    class Response(RootModel[shape]):
+    class Response(RootModel[answer_union]):
         @model_validator(mode="wrap")
         @classmethod
-        def _decide(cls, answer: Any, check: Callable[[Any], Any]) -> Any:
-            return _current_question.get().decision_in(answer, check)
+        def _decide(cls, answer: Any, validate_shape: Callable[[Any], Any]) -> Any:
+            return _current_question.get().decision_in(answer, validate_shape)
 
-    return Form(Response, TypeAdapter(shape).json_schema())
+    return AnswerForm(Response, TypeAdapter(answer_union).json_schema())
 
 
 def _rejection_text(call: ToolCall, reason: str | None) -> str:
@@ -296,32 +306,32 @@ class RequireApproval(Middleware):
         *,
         when: Predicate | None = None,
         description: str | Callable[[ToolCallRequest], str] | None = None,
-        allow: Collection[AnswerType] = ANSWERS,
+        allow: Collection[AnswerType] = ANSWER_TYPES,
         other_tools: bool = False,
     ) -> None:
         if when is not None:
-            _check_function("RequireApproval(when=...)", when)
+            _check_plain_function("RequireApproval(when=...)", when)
         if description is not None and not isinstance(description, str):
-            _check_function("RequireApproval(description=...)", description)
-        if isinstance(allow, str) or not set(allow) <= set(ANSWERS):
-            raise ValueError(f"RequireApproval(allow=...) is a collection of {list(ANSWERS)}, got {allow!r}")
+            _check_plain_function("RequireApproval(description=...)", description)
+        if isinstance(allow, str) or not set(allow) <= set(ANSWER_TYPES):
+            raise ValueError(f"RequireApproval(allow=...) is a collection of {list(ANSWER_TYPES)}, got {allow!r}")
         config = _check_config(
-            "RequireApproval(allow=...)", {field: answer in allow for answer, field in FIELDS.items()}
+            "RequireApproval(allow=...)", {field: answer in allow for answer, field in CONFIG_FIELDS.items()}
         )
         rule = _Rule(config, when)
-        self._rule = rule if tools is None else None
-        self._rules = _rules_of(tools, rule)
+        self._default_rule = rule if tools is None else None
+        self._rules_by_tool = _read_rules(tools, rule)
         self._description = description
         self._other_tools = other_tools
-        self._threads = WorkerThreads("RequireApproval")
+        self._worker_threads = WorkerThreads("RequireApproval")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if `tools` names a tool that the node lacks; a misspelt name would disable an approval."""
-        check_tool_names("RequireApproval(tools=...)", self._rules, tools)
+        check_tool_names("RequireApproval(tools=...)", self._rules_by_tool, tools)
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
-        rule = self._rules.get(tool.name, self._rule)
+        rule = self._rules_by_tool.get(tool.name, self._default_rule)
         if rule is None:
             return "nothing, the tool needs no approval"
         is_conditional = rule.when is not None or rule.also_when is not None
@@ -335,7 +345,7 @@ class RequireApproval(Middleware):
             pydantic.ValidationError: if the answer is not allowed; the question stays open.
         """
         tool = request.tool
-        rule = None if tool is None else self._rules.get(tool.name, self._rule)
+        rule = None if tool is None else self._rules_by_tool.get(tool.name, self._default_rule)
         if tool is None or rule is None:
             return await call_next(request)
         # First drop what the model wrote for injected arguments: `when`, the question, the digest and the tool must
@@ -350,34 +360,34 @@ class RequireApproval(Middleware):
         # An edit may change the call to one of another tool if that tool's own rule allows edits, too.
         edit_targets: dict[str, BaseTool] = {}
         for other_tool in request.runtime.tools if self._other_tools else ():
-            other_rule = self._rules.get(other_tool.name, self._rule)
+            other_rule = self._rules_by_tool.get(other_tool.name, self._default_rule)
             if other_rule is None or other_rule.config["allow_edit"]:
                 edit_targets[other_tool.name] = other_tool
 
-        def ask() -> Step | ToolMessage:
+        def ask_unless_invalid() -> Decision | ToolMessage:
             # A call with such arguments cannot run, whatever the person answers.
             if (message := refusal(plan_for(tool), request.tool_call)) is not None:
                 return cast("ToolMessage", message)
-            return Question(request, tool, edit_targets, rule.config).ask(self._describe(request, tool))
+            return ApprovalQuestion(request, tool, edit_targets, rule.config).ask_person(self._describe(request, tool))
 
         try:
             # Digests of large arguments are computed in a thread, to keep the event loop free.
-            outcome = await run_if_long(self._threads, request.tool_call["args"], ask)
+            decision = await run_if_long(self._worker_threads, request.tool_call["args"], ask_unless_invalid)
         except GraphInterrupt:
             note("approval_asked")
             raise
-        if isinstance(outcome, ToolMessage):
-            return outcome
-        decision, step = outcome
-        note(decision)
-        if isinstance(step, ToolMessage):
-            return step
+        if isinstance(decision, ToolMessage):
+            return decision
+        event_name, answer_or_request = decision
+        note(event_name)
+        if isinstance(answer_or_request, ToolMessage):
+            return answer_or_request
         # Code further inside may change the arguments; the tool can compare them with the approved ones.
-        token = _approved.set(deepcopy(step.tool_call["args"]))
+        token = _approved_arguments.set(deepcopy(answer_or_request.tool_call["args"]))
         try:
-            return await call_next(step)
+            return await call_next(answer_or_request)
         finally:
-            _approved.reset(token)
+            _approved_arguments.reset(token)
 
     def _describe(self, request: ToolCallRequest, tool: BaseTool) -> str:
         if callable(self._description):
@@ -398,35 +408,35 @@ class _Rule:
         return all(when(request) for when in (self.when, self.also_when) if when is not None)
 
 
-def _check_config(name: str, config: Mapping[str, object]) -> HumanInterruptConfig:
-    fields = set(FIELDS.values())
+def _check_config(option: str, config: Mapping[str, object]) -> HumanInterruptConfig:
+    fields = set(CONFIG_FIELDS.values())
     if set(config) != fields or not all(isinstance(value, bool) for value in config.values()):
-        raise ValueError(f"{name} is a HumanInterruptConfig: {sorted(fields)}, each True or False; got {config!r}")
+        raise ValueError(f"{option} is a HumanInterruptConfig: {sorted(fields)}, each True or False; got {config!r}")
     if not any(config.values()):
-        raise ValueError(f"{name} allows no answer: its questions would stay open for ever")
+        raise ValueError(f"{option} allows no answer: its questions would stay open for ever")
     return cast("HumanInterruptConfig", dict(config))
 
 
-def _rules_of(tools: Any, default: _Rule) -> dict[str, _Rule | None]:
+def _read_rules(tools: Any, default_rule: _Rule) -> dict[str, _Rule | None]:
     """Return the option `tools` as a dict from tool name to rule; the rule `None` means that no approval is needed."""
     if tools is None:
         return {}
     if isinstance(tools, str) or not isinstance(tools, Collection) or not all(isinstance(tool, str) for tool in tools):
         raise TypeError(f"RequireApproval(tools=...) takes names of tools, such as ['delete']; got {tools!r}")
-    values: Mapping[str, Any] = tools if isinstance(tools, Mapping) else dict.fromkeys(tools, True)
+    rule_options: Mapping[str, Any] = tools if isinstance(tools, Mapping) else dict.fromkeys(tools, True)
     rules: dict[str, _Rule | None] = {}
-    for name, value in values.items():
+    for name, rule_option in rule_options.items():
         option = f"RequireApproval(tools={{{name!r}: ...}})"
-        if isinstance(value, bool):
-            rules[name] = default if value else None
-        elif isinstance(value, Mapping):
-            rules[name] = _Rule(_check_config(option, value), default.when)
+        if isinstance(rule_option, bool):
+            rules[name] = default_rule if rule_option else None
+        elif isinstance(rule_option, Mapping):
+            rules[name] = _Rule(_check_config(option, rule_option), default_rule.when)
         else:
-            _check_function(option, value)
-            rules[name] = _Rule(default.config, default.when, value)
+            _check_plain_function(option, rule_option)
+            rules[name] = _Rule(default_rule.config, default_rule.when, also_when=rule_option)
     return rules
 
 
-def _check_function(name: str, value: object) -> None:
+def _check_plain_function(option: str, value: object) -> None:
     if not is_plain_function(value):
-        raise TypeError(f"{name} takes a function of the request, and no async one; got {value!r}")
+        raise TypeError(f"{option} takes a function of the request, and no async one; got {value!r}")

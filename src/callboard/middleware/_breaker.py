@@ -20,7 +20,7 @@ from callboard._loops._current import common_time
 from callboard._records._policies import CallPolicy, LimitKey, check_count, check_seconds, key_function
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import CallCancelledError, CallRejectedError, CircuitOpenError
-from callboard.middleware._retry import Failures, When
+from callboard.middleware._retry import FailureRules, When
 from callboard.tools._middleware import Middleware, Order, running_call
 
 T = TypeVar("T")
@@ -28,7 +28,7 @@ T = TypeVar("T")
 # State machine
 
 
-_INSTANT = 1e-6
+_CLOCK_TOLERANCE = 1e-6
 """Tolerance for comparing times, in seconds; two readings of a clock may differ by less."""
 
 State = Literal["closed", "open", "half-open"]
@@ -38,7 +38,7 @@ MAX_OUTCOMES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
+class CircuitRules:
     """Limits that decide when a circuit opens and closes; see the arguments of `CircuitBreaker`."""
 
     ratio: float
@@ -64,8 +64,15 @@ class Rules:
 class Ticket(NamedTuple):
     """Record of an admitted call: whether it is a trial call, and how often its circuit had changed state before."""
 
-    changes: int
+    state_changes: int
     is_probe: bool = False
+
+
+class _Outcome(NamedTuple):
+    """Outcome of one call, and the time of its end."""
+
+    time: float
+    has_failed: bool
 
 
 @dataclass(slots=True, eq=False)
@@ -79,11 +86,11 @@ class Circuit:
     it.
     """
 
-    rules: Rules
-    changes: int = 0
+    rules: CircuitRules
+    state_changes: int = 0
     """Number of times that the circuit has changed its state."""
-    _outcomes: deque[tuple[float, bool]] = field(default_factory=deque[tuple[float, bool]])
-    _failures: int = 0
+    _outcomes: deque[_Outcome] = field(default_factory=deque[_Outcome])
+    _failure_count: int = 0
     _open_until: float | None = None
     """Time from which the tool may be tried again; `None` while the circuit is closed."""
     _running_calls: int = 0
@@ -93,58 +100,59 @@ class Circuit:
     def state(self, now: float) -> State:
         if self._open_until is None:
             return "closed"
-        return "open" if self.wait(now) > 0 else "half-open"
+        return "open" if self.seconds_to_wait(now) > 0 else "half-open"
 
-    def wait(self, now: float) -> float:
+    def seconds_to_wait(self, now: float) -> float:
         """Return the seconds until the circuit may admit a call; 0.0 if it may admit one now."""
         seconds = -math.inf if self._open_until is None else self._open_until - now
-        return seconds if seconds > _INSTANT else 0.0
+        return seconds if seconds > _CLOCK_TOLERANCE else 0.0
 
     def admit(self, now: float) -> Ticket | None:
         """Admit a call and return its ticket, or refuse the call and return `None`."""
         is_probe = self._open_until is not None
         if is_probe:
-            if self.wait(now) > 0 or self._running_probes >= self.rules.probes:
+            if self.seconds_to_wait(now) > 0 or self._running_probes >= self.rules.probes:
                 return None
             self._running_probes += 1
         self._running_calls += 1
-        return Ticket(self.changes, is_probe)
+        return Ticket(self.state_changes, is_probe)
 
-    def record_outcome(self, ticket: Ticket, now: float, *, failed: bool | None) -> State | None:
+    def record_outcome(self, ticket: Ticket, now: float, *, has_failed: bool | None) -> State | None:
         """Count the outcome of a call; return the circuit's new state if it has changed, else `None`."""
         self._running_calls -= 1
-        if ticket.changes != self.changes:
+        if ticket.state_changes != self.state_changes:
             return None
         # The place of a trial call is freed even if its outcome counts neither way, such as after a cancellation.
         self._running_probes -= ticket.is_probe
-        if failed is None:
+        if has_failed is None:
             return None
-        opens_until = now + self.rules.open_for
+        new_open_until = now + self.rules.open_for
         if self._open_until is not None:
-            return self._change(opens_until if failed else None)
+            return self._change_state(new_open_until if has_failed else None)
         outcomes, rules = self._outcomes, self.rules
-        while outcomes and (outcomes[0][0] <= now - rules.window or len(outcomes) >= max(MAX_OUTCOMES, rules.minimum)):
-            self._failures -= outcomes.popleft()[1]
-        outcomes.append((now, failed))
-        self._failures += failed
-        opens = len(outcomes) >= rules.minimum and self._failures >= rules.ratio * len(outcomes)
-        return self._change(opens_until) if opens else None
+        max_outcomes = max(MAX_OUTCOMES, rules.minimum)
+        while outcomes and (outcomes[0].time <= now - rules.window or len(outcomes) >= max_outcomes):
+            self._failure_count -= outcomes.popleft().has_failed
+        outcomes.append(_Outcome(now, has_failed))
+        self._failure_count += has_failed
+        should_open = len(outcomes) >= rules.minimum and self._failure_count >= rules.ratio * len(outcomes)
+        return self._change_state(new_open_until) if should_open else None
 
     def is_idle(self, now: float) -> bool:
         """Return whether the circuit can be dropped: no call is running, and no outcome or state is still valid."""
         valid_until = self._open_until
         if valid_until is None and self._outcomes:
-            valid_until = self._outcomes[-1][0]
+            valid_until = self._outcomes[-1].time
         return not self._running_calls and (valid_until is None or valid_until + self.rules.window <= now)
 
-    def _change(self, until: float | None) -> State:
+    def _change_state(self, open_until: float | None) -> State:
         """Open the circuit until the time `until`, or close it if `until` is `None`; return its new state."""
-        self._open_until = until
-        self.changes += 1
-        self._failures = 0
+        self._open_until = open_until
+        self.state_changes += 1
+        self._failure_count = 0
         self._running_probes = 0
         self._outcomes.clear()
-        return "closed" if until is None else "open"
+        return "closed" if open_until is None else "open"
 
 
 # Circuits by key
@@ -159,7 +167,7 @@ class Admission(NamedTuple):
     circuit: Circuit
     ticket: Ticket | None
     """Ticket of the call; `None` if the call is refused."""
-    wait: float
+    seconds_to_wait: float
     """Seconds until the circuit may admit another call, as far as known."""
     new_state: State | None
     """New state of the circuit that observers have not been told yet, or `None`."""
@@ -168,14 +176,14 @@ class Admission(NamedTuple):
 class Circuits:
     """Circuits by key, used from any thread and event loop."""
 
-    def __init__(self, rules: Rules) -> None:
+    def __init__(self, rules: CircuitRules) -> None:
         self._rules = rules
         self._circuits: dict[Hashable, Circuit] = {}
         # Guards the dict and every circuit in it: calls of several event loops and threads share them.
         self._lock = threading.Lock()
-        self._prune_at = MIN_CIRCUITS
+        self._prune_above_count = MIN_CIRCUITS
 
-    def enter(self, key: Hashable) -> Admission:
+    def request_admission(self, key: Hashable) -> Admission:
         """Admit or refuse a call by the circuit of its key, and return the decision."""
         now = common_time()
         with self._lock:
@@ -184,22 +192,23 @@ class Circuits:
                 # Keys may come from the model, so their number is unlimited. Doubling the threshold keeps the average
                 # cost per new circuit constant. A circuit with running calls is never dropped: its outcomes would be
                 # lost.
-                if len(self._circuits) >= self._prune_at:
+                if len(self._circuits) >= self._prune_above_count:
                     self._circuits = {
                         key: circuit for key, circuit in self._circuits.items() if not circuit.is_idle(now)
                     }
-                    self._prune_at = max(MIN_CIRCUITS, 2 * len(self._circuits))
+                    self._prune_above_count = max(MIN_CIRCUITS, 2 * len(self._circuits))
                 circuit = self._circuits[key] = Circuit(self._rules)
-            wait, state = circuit.wait(now), circuit.state(now)
+            seconds_to_wait, state = circuit.seconds_to_wait(now), circuit.state(now)
             ticket = circuit.admit(now)
-        return Admission(circuit, ticket, wait, state if ticket is not None and state == "half-open" else None)
+        new_state: State | None = "half-open" if ticket is not None and state == "half-open" else None
+        return Admission(circuit, ticket, seconds_to_wait, new_state)
 
-    def leave(self, admission: Admission, failed: bool | None) -> State | None:
+    def end_call(self, admission: Admission, has_failed: bool | None) -> State | None:
         """Count the outcome of an admitted call, and return the new state of its circuit if it changed, else `None`."""
         # A circuit that was reset meanwhile is no longer in the dict.
         assert admission.ticket is not None
         with self._lock:
-            return admission.circuit.record_outcome(admission.ticket, common_time(), failed=failed)
+            return admission.circuit.record_outcome(admission.ticket, common_time(), has_failed=has_failed)
 
     def state(self, key: Hashable) -> State:
         """Return the current state of the circuit of a key; needs a running event loop for its clock."""
@@ -275,8 +284,8 @@ class CircuitBreaker(Middleware):
         on_message: Callable[[ToolMessage], bool] | None = None,
         key: LimitKey | None = None,
     ) -> None:
-        self._failures = Failures("CircuitBreaker", on, on_message)
-        self._rules = Rules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
+        self._failure_rules = FailureRules("CircuitBreaker", on, on_message)
+        self._rules = CircuitRules(ratio=ratio, minimum=minimum, window=window, open_for=open_for, probes=probes)
         self._key = None if key is None else key_function("CircuitBreaker(key=...)", key)
         self._circuits = Circuits(self._rules)
 
@@ -328,55 +337,58 @@ class CircuitBreaker(Middleware):
 
         Raises the errors of `awrap_tool_call`.
         """
-        name = name_of(request.model)
+        name = model_name_of(request.model)
         call = ToolCallRequest(ToolCall(name=name, args={}, id=None), None, request.state, request.runtime)
         return await self._count_outcome(call, name, partial(call_next, request))
 
-    async def _count_outcome(self, request: ToolCallRequest, key: Hashable, run: Callable[[], Awaitable[T]]) -> T:
+    async def _count_outcome(self, request: ToolCallRequest, key: Hashable, run_call: Callable[[], Awaitable[T]]) -> T:
         tool_call = request.tool_call
-        admission = self._circuits.enter(key)
-        self._report_state(admission.new_state, request, admission.wait)
+        admission = self._circuits.request_admission(key)
+        self._report_state(admission.new_state, request, admission.seconds_to_wait)
         if admission.ticket is None:
-            note("breaker_refused", tool=tool_call["name"], retry_after=admission.wait)
-            raise CircuitOpenError(tool_call["name"], tool_call.get("id"), admission.wait, partly=self._key is not None)
+            note("breaker_refused", tool=tool_call["name"], retry_after=admission.seconds_to_wait)
+            is_for_some_keys = self._key is not None
+            raise CircuitOpenError(
+                tool_call["name"], tool_call.get("id"), admission.seconds_to_wait, partly=is_for_some_keys
+            )
         call = running_call()
-        attempts = 0 if call is None else call.attempts
-        failed: bool | None = None
+        attempts_before = 0 if call is None else call.attempts
+        has_failed: bool | None = None  # neither a failure nor a success
         try:
-            output = await run()
+            output = await run_call()
             # An error message may be about invalid arguments, or a refusal by other middleware: neither a failure nor a
             # success, because it says nothing about the tool.
-            if self._failures.has_message(output):
-                failed = True
+            if self._failure_rules.is_failed_output(output):
+                has_failed = True
             elif not (isinstance(output, ToolMessage) and output.status == "error"):
-                failed = False
+                has_failed = False
             return output
         except Exception as error:
             if not (is_control_flow(error) or isinstance(error, _NOT_OUTCOMES)):
                 # `or None`: an error that `on` does not name is no success either, so it must not close a half-open
                 # circuit.
-                failed = self._failures.has(error) or None
+                has_failed = self._failure_rules.is_failure(error) or None
             raise
         except anyio.get_cancelled_exc_class():
             # A spent budget arrives as a cancellation, too. It is a failure of the tool if a body had started in here.
-            failed = (call is not None and call.attempts > attempts and call.budget_is_spent()) or None
+            has_failed = (call is not None and call.attempts > attempts_before and call.budget_is_spent()) or None
             raise
         finally:
-            # `leave()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
+            # `end_call()` never waits: this block also runs in a cancelled task. Without it, a half-open circuit would
             # count this call as a running probe for ever.
-            self._report_state(self._circuits.leave(admission, failed), request, self._rules.open_for)
+            self._report_state(self._circuits.end_call(admission, has_failed), request, self._rules.open_for)
 
-    def _report_state(self, new_state: State | None, request: ToolCallRequest, wait: float) -> None:
+    def _report_state(self, new_state: State | None, request: ToolCallRequest, seconds_to_wait: float) -> None:
         tool = request.tool_call["name"]
         if new_state == "open":
-            note("breaker_opened", tool=tool, retry_after=wait)
+            note("breaker_opened", tool=tool, retry_after=seconds_to_wait)
         elif new_state == "half-open":
             note("breaker_half_open", tool=tool)
         elif new_state == "closed":
             note("breaker_closed", tool=tool)
 
 
-def name_of(model: Any) -> str:
+def model_name_of(model: Any) -> str:
     """Return the name of a chat model at its provider, or the name of its class."""
     names = (getattr(model, attribute, None) for attribute in ("model_name", "model"))
     return next((name for name in names if isinstance(name, str)), type(model).__name__)

@@ -18,12 +18,12 @@ from callboard._loops._deadline import remaining
 from callboard._records._policies import CallPolicy
 from callboard._util._callers import is_async
 from callboard._util._suggestions import no_such, suggests_options
-from callboard.middleware._messages import with_own_message
-from callboard.middleware._retry import ASKS_TOO_LATE, Failures, When
+from callboard.middleware._messages import replace_call_message
+from callboard.middleware._retry import ASKS_TOO_LATE, FailureRules, When
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names
 
-_THREADS = 256
+_MAX_THREADS = 256
 """Maximum number of threads in which one alternative runs, if it is a sync function."""
 
 Failure = Exception | ToolMessage
@@ -44,7 +44,7 @@ class Value:
 Alternative = str | BaseTool | Value | Callable[[ToolCallRequest, Any], object]
 """Alternative for a tool: the name of a tool of the node, a tool hidden from the model, a `Value`, or a function."""
 
-_PAST_FUNCTIONS = {
+_REASONS_FOR_FUNCTIONS = {
     "output": "what its function answers is not shortened",
     "repair": "its function gets arguments that were not repaired",
     "sanitize": "its function gets arguments that were not cleaned, and its answer is not cleaned",
@@ -70,10 +70,10 @@ class OtherTool:
         if self.tool is not None:
             return self.tool
         tools = {tool.name: tool for tool in request.runtime.tools}
-        self.check(request.tool_call["name"], tools)
+        self.check_exists(request.tool_call["name"], tools)
         return tools[self.name]
 
-    def check(self, instead_of: str, names: Collection[str]) -> None:
+    def check_exists(self, instead_of: str, names: Collection[str]) -> None:
         """Raise `ValueError` if the alternative is the name of a tool that the node does not have."""
         if self.tool is None and self.name not in names:
             raise ValueError(
@@ -87,12 +87,12 @@ class Function:
     """Alternative for a failed tool: a function, called with the request and the failure."""
 
     name: str
-    fn: Callable[[ToolCallRequest, Exception], Awaitable[object]]
-    is_fixed: bool = False
+    function: Callable[[ToolCallRequest, Exception], Awaitable[object]]
+    is_fixed_answer: bool = False
     """Whether the answer is a `Value`, which no middleware has to check."""
 
     async def answer(self, request: ToolCallRequest, call_next: CallNext, failure: Exception) -> Output:
-        output = await self.fn(request, failure)
+        output = await self.function(request, failure)
         if inspect.isawaitable(output):  # a plain function may wrap an async one and return its coroutine
             output = await output
         if is_output(output):
@@ -101,17 +101,19 @@ class Function:
         return ToolMessage(content=content, name=request.tool_call["name"], tool_call_id=request.tool_call["id"])
 
 
-def alternatives(name: str, option: object) -> tuple[OtherTool | Function, ...]:
+def read_alternatives(tool_name: str, option: object) -> tuple[OtherTool | Function, ...]:
     """Return the alternatives for a tool, converted from the user's option, in the order in which they are tried."""
     options = option if isinstance(option, (list, tuple)) else [option]
     if not options:
-        raise ValueError(f"Fallback({{{name!r}: []}}) has no alternative in it; leave {name!r} out")
-    return tuple(_alternative(name, alternative) for alternative in options)
+        raise ValueError(f"Fallback({{{tool_name!r}: []}}) has no alternative in it; leave {tool_name!r} out")
+    return tuple(_read_alternative(tool_name, item) for item in options)
 
 
-def _alternative(name: str, alternative: object) -> OtherTool | Function:
-    if alternative == name:
-        raise ValueError(f"Fallback({{{name!r}: {name!r}}}): a tool cannot stand in for itself; Retry runs it again")
+def _read_alternative(tool_name: str, alternative: object) -> OtherTool | Function:
+    if alternative == tool_name:
+        raise ValueError(
+            f"Fallback({{{tool_name!r}: {tool_name!r}}}): a tool cannot stand in for itself; Retry runs it again"
+        )
     if isinstance(alternative, str):
         return OtherTool(alternative)
     if isinstance(alternative, BaseTool):
@@ -119,38 +121,40 @@ def _alternative(name: str, alternative: object) -> OtherTool | Function:
     if isinstance(alternative, Value):
         content = alternative.content
 
-        async def answer(*_: object) -> object:
+        async def give_value(*_: object) -> object:
             return content
 
-        return Function("value", answer, is_fixed=True)
+        return Function("value", give_value, is_fixed_answer=True)
     if callable(alternative) and not isinstance(alternative, type):
-        fn = cast("Any", alternative)
-        return Function(getattr(fn, "__name__", type(fn).__name__), fn if is_async(fn) else _in_thread(fn))
+        function = cast("Any", alternative)
+        name = getattr(function, "__name__", type(function).__name__)
+        return Function(name, function if is_async(function) else _make_async(function))
     raise TypeError(
-        f"Fallback({{{name!r}: ...}}) takes the name of a tool, a tool, a Value or a function, got {alternative!r}; "
-        f"to answer with that, write Value({alternative!r})"
+        f"Fallback({{{tool_name!r}: ...}}) takes the name of a tool, a tool, a Value or a function, "
+        f"got {alternative!r}; to answer with that, write Value({alternative!r})"
     )
 
 
-def _in_thread(fn: Callable[..., object]) -> Callable[..., Awaitable[object]]:
+def _make_async(function: Callable[..., object]) -> Callable[..., Awaitable[object]]:
     # The result travels in a tuple: trio refuses an awaitable as the result of a thread, and `fn` may return one.
-    threads = WorkerThreads(repr(fn), _THREADS)
+    threads = WorkerThreads(repr(function), _MAX_THREADS)
 
-    async def answer(*args: object) -> object:
-        return (await threads.run(lambda: (fn(*args),)))[0]
+    async def call_in_thread(*args: object) -> object:
+        (result,) = await threads.run(lambda: (function(*args),))
+        return result
 
-    return answer
+    return call_in_thread
 
 
 def sign_output(output: Output, call: ToolCall, alternative_name: str) -> Output:
     """Return an alternative's output as the answer to the model's call, under the name of the tool that failed."""
 
     # Its message gets the name of the called tool, and a record of the alternative's name.
-    def sign(message: ToolMessage) -> ToolMessage:
+    def sign_message(message: ToolMessage) -> ToolMessage:
         facts = with_facts(message, fallback=alternative_name)
         return message.model_copy(update={"name": call["name"], "additional_kwargs": facts})
 
-    return with_own_message(output, call, sign)
+    return replace_call_message(output, call, sign_message)
 
 
 @suggests_options()
@@ -186,15 +190,17 @@ class Fallback(Middleware):
     )
 
     def __init__(self, instead_of: Mapping[str, Alternative | Sequence[Alternative]], *, on: When = Exception) -> None:
-        self._failures = Failures("Fallback", on, None)
+        self._failure_rules = FailureRules("Fallback", on, None)
         if not isinstance(cast("object", instead_of), Mapping):
             raise TypeError(
                 f"Fallback takes alternatives by tool name, such as {{'search': 'cached_search'}}; got {instead_of!r}"
             )
-        self._alternatives = {name: alternatives(name, option) for name, option in instead_of.items()}
-        every = itertools.chain.from_iterable(self._alternatives.values())
-        if any(isinstance(alternative, Function) and not alternative.is_fixed for alternative in every):
-            self.order = dataclasses.replace(self.order, not_around={**self.order.not_around, **_PAST_FUNCTIONS})
+        self._alternatives = {name: read_alternatives(name, option) for name, option in instead_of.items()}
+        all_alternatives = itertools.chain.from_iterable(self._alternatives.values())
+        if any(
+            isinstance(alternative, Function) and not alternative.is_fixed_answer for alternative in all_alternatives
+        ):
+            self.order = dataclasses.replace(self.order, not_around={**self.order.not_around, **_REASONS_FOR_FUNCTIONS})
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `instead_of` names, as a key or as an alternative."""
@@ -202,7 +208,7 @@ class Fallback(Middleware):
         for name in self._alternatives.keys() & tools:
             for alternative in self._alternatives[name]:
                 if isinstance(alternative, OtherTool):
-                    alternative.check(name, tools)
+                    alternative.check_exists(name, tools)
 
     def covers(self, tool: BaseTool) -> bool:
         """Return whether a tool has alternatives.
@@ -225,13 +231,16 @@ class Fallback(Middleware):
             return await call_next(request)
         for alternative in candidates:
             if isinstance(alternative, OtherTool):
-                alternative.find_tool(
-                    request
-                )  # report an unknown tool name with the first call, not with the first failure
+                # Reports an unknown tool name with the first call, not with the first failure.
+                alternative.find_tool(request)
         try:
             return await call_next(request)
         except Exception as error:
-            if is_control_flow(error) or isinstance(error, ToolInvocationError) or not self._failures.has(error):
+            if (
+                is_control_flow(error)
+                or isinstance(error, ToolInvocationError)
+                or not self._failure_rules.is_failure(error)
+            ):
                 raise
             output = await self._run_alternatives(request, call_next, error)
             if output is None:
@@ -246,7 +255,7 @@ class Fallback(Middleware):
             # Checked before each one: an alternative may use up the time of the next.
             if remaining() <= 0:
                 break
-            note("fallback", to=alternative.name, error=_kind_of(failure))
+            note("fallback", to=alternative.name, error=_failure_name(failure))
             try:
                 output = await alternative.answer(request, call_next, failure)
             except Exception as error:
@@ -262,10 +271,10 @@ class Fallback(Middleware):
         return None
 
     def _record_failure(self, name: str, failure: Exception, next_failure: Failure) -> None:
-        note("fallback_failed", to=name, error=_kind_of(next_failure))
+        note("fallback_failed", to=name, error=_failure_name(next_failure))
         reason = repr(next_failure) if isinstance(next_failure, Exception) else "it answered with an error message"
         failure.add_note(f"The fallback {name!r} failed too: {reason}")
 
 
-def _kind_of(failure: Failure) -> str:
+def _failure_name(failure: Failure) -> str:
     return type(failure).__name__ if isinstance(failure, Exception) else "error message"

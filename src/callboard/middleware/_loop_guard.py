@@ -14,7 +14,7 @@ from callboard._langgraph._vocabulary import ToolCallRequest
 from callboard._records._policies import CallPolicy, check_count
 from callboard._util._suggestions import suggests_options
 from callboard.exceptions import LoopError
-from callboard.middleware._messages import messages_in, with_line, with_own_message
+from callboard.middleware._messages import append_line, messages_in, replace_call_message
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 
@@ -27,7 +27,7 @@ class _Round(NamedTuple):
     reply: AIMessage
     later_messages: Sequence[Any]
 
-    def has_request_of(self, other: "_Round") -> bool:
+    def repeats_request_of(self, other: "_Round") -> bool:
         """Return whether two replies ask for the same: equal calls in the same order, or without calls equal texts."""
         calls, other_calls = self.reply.tool_calls, other.reply.tool_calls
         if not calls:
@@ -37,12 +37,12 @@ class _Round(NamedTuple):
             for call, other_call in zip(calls, other_calls, strict=True)
         )
 
-    def has_results_of(self, other: "_Round", ignored_tools: frozenset[str]) -> bool:
+    def repeats_results_of(self, other: "_Round", ignored_tools: frozenset[str]) -> bool:
         """Return whether the equal calls of two replies gave equal results."""
-        results, other_results = self._results(), other._results()
+        results, other_results = self._results_by_call_id(), other._results_by_call_id()
         # The results of background calls, whose tool messages say only that they go on.
-        late_results, other_late_results = self._late_results(), other._late_results()
-        pairs: list[tuple[object, object]] = [(late_results, other_late_results)]
+        background_results, other_background_results = self._background_results(), other._background_results()
+        pairs: list[tuple[object, object]] = [(background_results, other_background_results)]
         pairs += [
             (results.get(call["id"]), other_results.get(other_call["id"]))
             for call, other_call in zip(self.reply.tool_calls, other.reply.tool_calls, strict=True)
@@ -51,12 +51,12 @@ class _Round(NamedTuple):
         # A refused call has no result of its own, and is no progress.
         return all(_REFUSED in pair or _are_equal(*pair) for pair in pairs)
 
-    def _late_results(self) -> list[object]:
-        return [_late_result_of(message) for message in self.later_messages if _is_late_result(message)]
+    def _background_results(self) -> list[object]:
+        return [_background_result_of(message) for message in self.later_messages if _is_background_result(message)]
 
-    def _results(self) -> dict[str | None, object]:
+    def _results_by_call_id(self) -> dict[str | None, object]:
         answers = (message for message in self.later_messages if isinstance(message, ToolMessage))
-        return {answer.tool_call_id: _result_of(answer) for answer in answers}
+        return {answer.tool_call_id: _comparable_result(answer) for answer in answers}
 
 
 @suggests_options()
@@ -129,14 +129,14 @@ class LoopGuard(Middleware):
         Raises:
             LoopError: if the calls repeat for the `stop`th time.
         """
-        repetition = self._repetition(request)
+        repetition = self._find_repetition_number(request)
         if repetition >= self.stop:
             raise LoopError(request.tool_call["name"], repetition)
         if repetition < self.refuse:
             output = await call_next(request)
             if repetition < self.nudge:
                 return output
-            return with_own_message(output, request.tool_call, lambda message: _with_nudge(message, repetition))
+            return replace_call_message(output, request.tool_call, lambda message: _add_nudge(message, repetition))
         note("loop_refused", repetition=repetition)
         message = error_message(
             f"Error: this call was not run. The same calls gave the same results {repetition - 1} times in a row, and "
@@ -148,13 +148,13 @@ class LoopGuard(Middleware):
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Add the line about the repetition to an error message, which did not pass through the middleware."""
-        repetition = self._repetition(request)
-        return _with_nudge(message, repetition) if self.nudge <= repetition < self.refuse else message
+        repetition = self._find_repetition_number(request)
+        return _add_nudge(message, repetition) if self.nudge <= repetition < self.refuse else message
 
-    def _repetition(self, request: ToolCallRequest) -> int:
+    def _find_repetition_number(self, request: ToolCallRequest) -> int:
         messages = messages_in(request.state, self._messages_key)
         call_id = request.tool_call["id"]
-        for end in range(len(messages), 0, -1):
+        for end in range(len(messages), 0, -1):  # the call's own reply is near the end
             reply = messages[end - 1]
             if isinstance(reply, AIMessage) and any(call["id"] == call_id for call in reply.tool_calls):
                 return self.count_repetitions(messages[:end])
@@ -173,19 +173,22 @@ class LoopGuard(Middleware):
         earlier = list(islice(rounds, self._period))
         counts = [1]
         for period in range(1, len(earlier) + 1):
-            if not current.has_request_of(earlier[period - 1]):
+            if not current.repeats_request_of(earlier[period - 1]):
                 continue
-            equal = 1
-            while equal < self.stop * period:
-                while len(earlier) < equal + period and (older := next(rounds, None)) is not None:
+            equal_rounds = 1  # the current one, which has no results yet
+            while equal_rounds < self.stop * period:
+                while len(earlier) < equal_rounds + period and (older := next(rounds, None)) is not None:
                     earlier.append(older)
-                if len(earlier) < equal + period:
+                if len(earlier) < equal_rounds + period:
                     break
-                later, older_round = earlier[equal - 1], earlier[equal + period - 1]
-                if not later.has_request_of(older_round) or not later.has_results_of(older_round, self._ignored_tools):
+                later, older_round = earlier[equal_rounds - 1], earlier[equal_rounds + period - 1]
+                if not later.repeats_request_of(older_round) or not later.repeats_results_of(
+                    older_round, self._ignored_tools
+                ):
                     break
-                equal += 1
-            counts.append((equal - 1) // period + 2)
+                equal_rounds += 1
+            # The current reply, the one that it repeats, and each whole group of equal rounds before that.
+            counts.append(2 + (equal_rounds - 1) // period)
         return max(counts)
 
     def _rounds(self, messages: Sequence[Any]) -> Iterator[_Round]:
@@ -195,7 +198,7 @@ class LoopGuard(Middleware):
             message = messages[index]
             if type(message) is ToolMessage:  # most messages, if replies have many calls
                 continue
-            if isinstance(message, HumanMessage) and not _is_late_result(message):
+            if isinstance(message, HumanMessage) and not _is_background_result(message):
                 return
             if isinstance(message, AIMessage):
                 yield _Round(message, messages[index + 1 : end])
@@ -209,7 +212,7 @@ def _are_equal(value: object, other: object) -> bool:
         return False
 
 
-def _result_of(message: ToolMessage) -> object:
+def _comparable_result(message: ToolMessage) -> object:
     """Return a tool's result without what callboard has added, so that equal results are equal."""
     facts = facts_of(message)
     if facts.get("loop") == _REFUSED:
@@ -222,15 +225,15 @@ def _result_of(message: ToolMessage) -> object:
     return message.status, _without_own_ids(content, facts)
 
 
-def _is_late_result(message: object) -> bool:
+def _is_background_result(message: object) -> bool:
     """Return whether a message is the result of a background call, and not the word of a person."""
     return isinstance(message, HumanMessage) and "background" in facts_of(message)
 
 
-def _late_result_of(message: HumanMessage) -> object:
+def _background_result_of(message: HumanMessage) -> object:
     """Return the result in the message of a background call, without the line that names the call."""
     facts = facts_of(message)
-    length = facts.get("header")
+    length = facts.get("header")  # of the line that names the call
     content: Any = message.content
     start = 1 if isinstance(content, list) else length if isinstance(length, int) else 0
     return _without_own_ids(content[start:], facts)
@@ -244,24 +247,24 @@ def _without_own_ids(content: str | list[Any], facts: Mapping[str, Any]) -> str 
     if not own_ids:  # nearly all results
         return content
 
-    def strip(part: Any) -> Any:
+    def strip_own_ids(part: Any) -> Any:
         if isinstance(part, dict):
-            return {**part, "text": strip(part["text"])} if "text" in part else part
+            return {**part, "text": strip_own_ids(part["text"])} if "text" in part else part
         for own_id in own_ids if isinstance(part, str) else ():
             part = part.replace(own_id, "")
         return part
 
-    return [*map(strip, content)] if isinstance(content, list) else strip(content)
+    return [*map(strip_own_ids, content)] if isinstance(content, list) else strip_own_ids(content)
 
 
-def _with_nudge(message: ToolMessage, repetition: int) -> ToolMessage:
+def _add_nudge(message: ToolMessage, repetition: int) -> ToolMessage:
     """Return a copy of a result that ends with a line about the repetition."""
     note("loop_nudged", repetition=repetition)
     line = (
         f"[The same calls have now been made {repetition} times in a row. If this result is the one of last time, "
         "do not repeat them: change the arguments, use another tool, or answer with what you have.]"
     )
-    content = with_line(message.content, line)
+    content = append_line(message.content, line)
     added_length = len(content) - len(message.content)
     return message.model_copy(
         update={"content": content, "additional_kwargs": with_facts(message, loop_line=added_length)}

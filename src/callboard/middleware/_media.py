@@ -27,9 +27,10 @@ class Media(NamedTuple):
     """Characters of the data in base64; 0 for a text file, and for a URL or an id."""
 
 
-def media_in(block: dict[str, Any]) -> Media:
+def read_media(block: dict[str, Any]) -> Media:
     """Return what a content block contains; the fields are empty if nothing is recognised."""
-    parts = list(_parts_of(block))
+    parts = list(_find_parts(block))
+    # In the block itself, the type "text" is that of a plain text block.
     is_text_file = block.get("type") == "text-plain" or any(
         "text" in (part.get("source_type"), part.get("type") if part is not block else None) for part in parts
     )
@@ -43,7 +44,7 @@ def media_in(block: dict[str, Any]) -> Media:
     return Media(mime_type if _MIME_TYPE.fullmatch(mime_type) else "", text, data_size)
 
 
-def _parts_of(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _find_parts(block: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a block and the mappings directly in it, such as `source` of Anthropic and `file` of OpenAI."""
     yield block
     yield from (value for value in block.values() if isinstance(value, dict))

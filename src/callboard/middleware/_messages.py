@@ -15,7 +15,7 @@ def messages_in(state: Any, key: str) -> Sequence[Any]:
     return (state.get(key) if isinstance(state, Mapping) else getattr(state, key, None)) or ()
 
 
-def with_own_message(output: Output, call: ToolCall, change: Callable[[ToolMessage], ToolMessage]) -> Output:
+def replace_call_message(output: Output, call: ToolCall, change: Callable[[ToolMessage], ToolMessage]) -> Output:
     """Return a copy of an output in which `change` has replaced the message of a call; other entries stay."""
     # A `Command` may repeat messages of other calls.
     return with_entries(
@@ -24,7 +24,7 @@ def with_own_message(output: Output, call: ToolCall, change: Callable[[ToolMessa
     )
 
 
-def with_line(content: str | list[Any], line: str) -> str | list[Any]:
+def append_line(content: str | list[Any], line: str) -> str | list[Any]:
     """Return the content of a message with a line after it, behind a blank line or as a block of its own."""
     if isinstance(content, str):
         return f"{content}\n\n{line}" if content else line

@@ -34,42 +34,48 @@ from callboard._loops._entry_mode import is_sync_entry
 from callboard._records._policies import CallPolicy, check_count, check_type
 from callboard._util._extras import require
 from callboard._util._suggestions import suggests_options
-from callboard.middleware._media import Media, media_in
+from callboard.middleware._media import Media, read_media
 from callboard.tools._middleware import Middleware, Order
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 
 # Stored texts
 
 
+_MAX_STORE_THREADS = 16
+
+
 class StoreAccess:
     """Access to LangGraph stores, by their async methods where possible, else by sync methods in at most 16 threads."""
 
     def __init__(self) -> None:
-        self._threads = WorkerThreads("a store", 16)
+        self._worker_threads = WorkerThreads("a store", _MAX_STORE_THREADS)
 
     async def batch(self, store: BaseStore, ops: Sequence[PutOp | GetOp]) -> list[Any]:
         """Run operations on a store, and return their results."""
-        sync, native = partial(store.batch, ops), partial(store.abatch, ops)
+        run_sync, run_async = partial(store.batch, ops), partial(store.abatch, ops)
         if isinstance(store, InMemoryStore):
             # Never blocks, so neither a thread nor another event loop is needed.
-            return sync()
-        ways: list[Callable[[], Awaitable[Any]]] = [partial(run_on_asyncio, native), partial(self._threads.run, sync)]
-        first, second = ways if _is_usable_here(store) else reversed(ways)
+            return run_sync()
+        both_ways: list[Callable[[], Awaitable[Any]]] = [
+            partial(run_on_asyncio, run_async),
+            partial(self._worker_threads.run, run_sync),
+        ]
+        preferred_way, other_way = both_ways if _has_usable_async_methods(store) else reversed(both_ways)
         try:
             # Some stores implement only their async or only their sync methods.
-            return list(await first())
+            return list(await preferred_way())
         except NotImplementedError:
-            return list(await second())
+            return list(await other_way())
 
 
-def _is_usable_here(store: BaseStore) -> bool:
+def _has_usable_async_methods(store: BaseStore) -> bool:
     """Return whether the async methods of a store work in this event loop."""
     # Sync code expects the sync methods to be used.
     if is_sync_entry() or sniffio.current_async_library() != "asyncio":
         return False
     # A store with a connection of its own works only in the event loop that made it (AsyncBatchedBaseStore).
-    home = getattr(store, "_loop", None)
-    return home is None or home is asyncio.get_running_loop()
+    store_loop = getattr(store, "_loop", None)
+    return store_loop is None or store_loop is asyncio.get_running_loop()
 
 
 Runtime = ToolRuntime[Any, Any]
@@ -78,67 +84,67 @@ Block = dict[str, Any]
 """Content block of a message, such as an image."""
 
 _NAMESPACE = ("callboard", "outputs")
-_PATIENCE = 10.0
+_MAX_STORE_SECONDS = 10.0
 """Maximum seconds to store one text or block."""
 
-_NOT_FOR_STORES = re.compile("[\\0\ud800-\udfff]")
+_REJECTED_BY_STORES = re.compile("[\\0\ud800-\udfff]")
 """Pattern of characters that some stores reject: NUL and lone surrogates."""
 
 _ID_BYTES = 12
 """Random bytes of an id, 96 bits: nobody can guess an id, and a model still copies it without mistakes."""
 
 
-class _Kept(NamedTuple):
+class _MemoryEntry(NamedTuple):
     output: str | Block
     size: int
     """Number of characters."""
 
 
-class Outputs:
+class StoredOutputs:
     """Whole texts of shortened results, and large blocks of results, by id; separate for each conversation thread."""
 
     def __init__(self, store: BaseStore | None, memory: int) -> None:
         from cachetools import LRUCache  # an extra
 
         self._store = store
-        self._memory: LRUCache[tuple[str, str], _Kept] = LRUCache(memory, getsizeof=lambda entry: entry.size)
+        self._memory: LRUCache[tuple[str, str], _MemoryEntry] = LRUCache(memory, getsizeof=lambda entry: entry.size)
         # Calls of several event loops and threads share the memory, and reading reorders it.
         self._lock = threading.Lock()
         self._access = StoreAccess()
 
-    async def keep(self, output: str | Block, runtime: Runtime, size: int) -> str | None:
+    async def store_output(self, output: str | Block, runtime: Runtime, size: int) -> str | None:
         """Store a text or a block and return its id, or `None` if neither a store nor the memory takes it.
 
         `size` is its number of characters.
         """
-        output_id, thread = secrets.token_urlsafe(_ID_BYTES), _thread(runtime.config)
+        output_id, thread_label = secrets.token_urlsafe(_ID_BYTES), _thread_label(runtime.config)
         store = self._store_for(runtime)
-        if store is not None and await self._try_store(store, thread, output_id, output):
+        if store is not None and await self._try_store_output(store, thread_label, output_id, output):
             return output_id
         try:
             with self._lock:
-                self._memory[thread, output_id] = _Kept(output, size)
+                self._memory[thread_label, output_id] = _MemoryEntry(output, size)
         except ValueError:  # larger than the whole memory limit
             return None
         return output_id
 
-    async def find(self, output_id: str, runtime: Runtime) -> str | Block | None:
+    async def find_output(self, output_id: str, runtime: Runtime) -> str | Block | None:
         """Return the text or block with an id; `None` if this conversation has none. Errors of the store are raised."""
         # The thread comes from the configuration, not from the model: an id of another thread finds nothing.
-        thread = _thread(runtime.config)
+        thread_label = _thread_label(runtime.config)
         with self._lock:
-            entry = self._memory.get((thread, output_id))
+            entry = self._memory.get((thread_label, output_id))
         if entry is not None or (store := self._store_for(runtime)) is None:
             return entry and entry.output
         refresh = (store.ttl_config or {}).get("refresh_on_read", True)
-        [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread), output_id, refresh)])
+        [item] = await self._access.batch(store, [GetOp((*_NAMESPACE, thread_label), output_id, refresh)])
         if item is None:
             return None
         if "block" in item.value:
             return cast("Block", item.value["block"])
         return str(item.value["text"]) if "text" in item.value else str(json.loads(item.value["json"]))
 
-    async def _try_store(self, store: BaseStore, thread: str, output_id: str, output: str | Block) -> bool:
+    async def _try_store_output(self, store: BaseStore, thread_label: str, output_id: str, output: str | Block) -> bool:
         """Store an output, and return whether that succeeded. At most half of the call's remaining time is used."""
         try:
             # As the `put` of the store itself: an output expires with the store's other values.
@@ -146,10 +152,10 @@ class Outputs:
             # PostgreSQL rejects NUL in JSON, and UTF-8 rejects lone surrogates.
             value: dict[str, Any] = {"block": output}
             if isinstance(output, str):
-                value = {"json": json.dumps(output)} if _NOT_FOR_STORES.search(output) else {"text": output}
-            op = PutOp((*_NAMESPACE, thread), output_id, value, index=False, ttl=ttl)
+                value = {"json": json.dumps(output)} if _REJECTED_BY_STORES.search(output) else {"text": output}
+            op = PutOp((*_NAMESPACE, thread_label), output_id, value, index=False, ttl=ttl)
             # A slow store must not turn a finished result into a timeout.
-            with fail_after(min(_PATIENCE, remaining() / 2)):
+            with fail_after(min(_MAX_STORE_SECONDS, remaining() / 2)):
                 await self._access.batch(store, [op])
         except Exception as error:
             note("store_failed", error=type(error).__name__)
@@ -160,7 +166,7 @@ class Outputs:
         return runtime.store if self._store is None else self._store
 
 
-def _thread(config: RunnableConfig) -> str:
+def _thread_label(config: RunnableConfig) -> str:
     """Return the label of a conversation thread in store namespaces."""
     # It is never empty and has no period, because stores reject both.
     thread_id = config.get("configurable", {}).get("thread_id")
@@ -172,7 +178,7 @@ def _thread(config: RunnableConfig) -> str:
 # Text blocks
 
 
-def texts_of(content: object) -> list[str]:
+def find_texts(content: object) -> list[str]:
     """Return the texts in the content of a message, one for each text block."""
     blocks = content if isinstance(content, list) else [content]
     return [text for block in blocks if (text := _text_of(block)) is not None]
@@ -186,19 +192,19 @@ def _text_of(block: object) -> str | None:
     return None
 
 
-def with_texts(content: object, texts: list[str]) -> Any:
+def replace_texts(content: object, texts: list[str]) -> Any:
     """Return a message's content with new texts in its text blocks, without the blocks whose new text is empty."""
     if isinstance(content, str):
         return texts[0]
     remaining_texts = iter(texts)
-    new: list[Any] = []
+    new_blocks: list[Any] = []
     for block in cast("list[Any]", content):
         if _text_of(block) is None:
-            new.append(block)
+            new_blocks.append(block)
         # Without empty blocks, which providers reject.
         elif text := next(remaining_texts):
-            new.append(text if isinstance(block, str) else {**cast("Mapping[str, Any]", block), "text": text})
-    return new
+            new_blocks.append(text if isinstance(block, str) else {**cast("Mapping[str, Any]", block), "text": text})
+    return new_blocks
 
 
 def cut_texts(texts: list[str], end: int, notice: str) -> list[str]:
@@ -214,14 +220,14 @@ def cut_texts(texts: list[str], end: int, notice: str) -> list[str]:
     return parts
 
 
-_LARGEST = 20_000_000
+_MAX_BLOCK_SIZE = 20_000_000
 """Size as which every larger block counts, in characters."""
 
 
-def _sizes_of(blocks: Sequence[object]) -> dict[int, int]:
+def _measure_blocks(blocks: Sequence[object]) -> dict[int, int]:
     """Return the number of characters of each block that is no text, by its index. Each value in it adds some more."""
     return {
-        index: _LARGEST - max(0, remaining_size(_LARGEST, block))
+        index: _MAX_BLOCK_SIZE - max(0, remaining_size(_MAX_BLOCK_SIZE, block))
         for index, block in enumerate(blocks)
         if isinstance(block, dict) and _text_of(block) is None
     }
@@ -229,25 +235,25 @@ def _sizes_of(blocks: Sequence[object]) -> dict[int, int]:
 
 # Places to cut
 
-_NEAR = 5
+_NEARBY_DIVISOR = 5
 """Divisor (1 / 5): if the fifth of the shown text nearest to the cut has a line break, the text is cut there."""
 
-_LONGEST_CHARACTER = 32
+_MAX_CHARACTER_CODE_POINTS = 32
 """Maximum code points that are kept together as one visible character; a longer sequence may be cut."""
 
 
-def end_before(text: str, limit: int) -> int:
+def find_cut(text: str, limit: int) -> int:
     """Return an index, at most `limit`, where a text can end: after a nearby line break, else between characters."""
-    line_break = text.rfind("\n", limit - limit // _NEAR, limit)
+    line_break = text.rfind("\n", limit - limit // _NEARBY_DIVISOR, limit)
     if line_break >= 0:
         return line_break + 1
     # No letter is cut from its accents, and no surrogate pair in two; after too many steps, `limit` is the end.
-    for end in range(limit, max(0, limit - _LONGEST_CHARACTER), -1):
-        before, after = text[end - 1], text[end]
-        is_pair = "\ud800" <= before <= "\udbff" and "\udc00" <= after <= "\udfff"
-        if not is_pair and not unicodedata.category(after).startswith("M"):
+    for end in range(limit, max(0, limit - _MAX_CHARACTER_CODE_POINTS), -1):
+        last_char, next_char = text[end - 1], text[end]
+        is_pair = "\ud800" <= last_char <= "\udbff" and "\udc00" <= next_char <= "\udfff"
+        if not is_pair and not unicodedata.category(next_char).startswith("M"):
             return end
-    return limit if limit >= _LONGEST_CHARACTER else 0
+    return limit if limit >= _MAX_CHARACTER_CODE_POINTS else 0
 
 
 # Middleware
@@ -306,14 +312,14 @@ class OutputBudget(Middleware):
         check_count("OutputBudget(memory=...)", memory, least=0)
         if media is not None:
             check_count("OutputBudget(media=...)", media, least=0)
-        self._characters = characters
-        self._media = media
-        self._only = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
-        self._exclude = tool_names("OutputBudget(exclude=...)", exclude)
+        self._max_characters = characters
+        self._max_media_characters = media
+        self._included_tools = None if tools is None else tool_names("OutputBudget(tools=...)", tools)
+        self._excluded_tools = tool_names("OutputBudget(exclude=...)", exclude)
         require("OutputBudget(...)", "cachetools", extra="middleware")
-        self._outputs = Outputs(store, memory)
-        self._reader = reader
-        self._threads = WorkerThreads("OutputBudget")
+        self._outputs = StoredOutputs(store, memory)
+        self._reader_name = reader
+        self._worker_threads = WorkerThreads("OutputBudget")
 
         async def read_output(
             output_id: Annotated[str, "As in the line that says what was left out."],
@@ -321,7 +327,7 @@ class OutputBudget(Middleware):
             start: Annotated[int, "The first character to read, from 0."] = 0,
             length: Annotated[int | None, "How many characters to read."] = None,
         ) -> str | ToolMessage:
-            return await self._read(output_id, start, length, runtime)
+            return await self._read_output(output_id, start, length, runtime)
 
         self.tools = [
             _Reader.from_function(
@@ -334,15 +340,16 @@ class OutputBudget(Middleware):
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `tools` or `exclude` names."""
-        check_tool_names("OutputBudget(tools=...)", self._only or (), tools)
-        check_tool_names("OutputBudget(exclude=...)", self._exclude, tools)
+        check_tool_names("OutputBudget(tools=...)", self._included_tools or (), tools)
+        check_tool_names("OutputBudget(exclude=...)", self._excluded_tools, tools)
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
         if not self._has_budget(tool, tool.name):
             return "nothing, it does not shorten results of the tool"
         return (
-            f"shows at most {self._characters:,} characters of a result; the model reads the rest with {self._reader}"
+            f"shows at most {self._max_characters:,} characters of a result; the model reads the rest with "
+            f"{self._reader_name}"
         )
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
@@ -351,87 +358,90 @@ class OutputBudget(Middleware):
         if not self._applies_to(request):
             return output
         messages = [entry for entry in entries_in(output) if isinstance(entry, ToolMessage)]
-        shortened_messages = {id(message): await self._shorten(message, request.runtime) for message in messages}
+        shortened_messages = {
+            id(message): await self._shorten_message(message, request.runtime) for message in messages
+        }
         return with_entries(output, lambda entry: shortened_messages.get(id(entry), entry))
 
     async def aerror_message(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Shorten the error message of a tool; called after the error has passed through all middleware."""
-        return await self._shorten(message, request.runtime) if self._applies_to(request) else message
+        return await self._shorten_message(message, request.runtime) if self._applies_to(request) else message
 
     def _applies_to(self, request: ToolCallRequest) -> bool:
         return self._has_budget(request.tool, request.tool_call["name"])
 
     def _has_budget(self, tool: BaseTool | None, name: str) -> bool:
-        if isinstance(tool, _Reader) or name in self._exclude:
+        if isinstance(tool, _Reader) or name in self._excluded_tools:
             # Never the answers of a reader, of this or another `OutputBudget`: each page would be stored again.
             return False
-        return self._only is None or name in self._only
+        return self._included_tools is None or name in self._included_tools
 
-    async def _shorten(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
+    async def _shorten_message(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
         # Texts first: the lines in place of blocks do not count.
-        return await self._without_large_blocks(await self._shorten_texts(message, runtime), runtime)
+        return await self._store_large_blocks(await self._shorten_texts(message, runtime), runtime)
 
     async def _shorten_texts(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
-        texts = texts_of(message.content)
+        texts = find_texts(message.content)
         text = "\n".join(texts)
         size = len(text)
-        if size <= self._characters:
+        if size <= self._max_characters:
             return message
-        end = end_before(text, self._characters)
+        end = find_cut(text, self._max_characters)
         # Stored before the line is written: the line must not offer an id that cannot be read.
-        output_id = await self._outputs.keep(text, runtime, size)
+        output_id = await self._outputs.store_output(text, runtime, size)
         note("output_cut", characters=size, left_out=size - end, kept=output_id is not None)
         notice = f"[... {size - end:,} of {size:,} characters left out. "
         if output_id is None:
             notice += "They could not be kept; ask for less at once.]"
         else:
-            notice += f"Read them with {self._call(output_id, end, size)}]"
+            notice += f"Read them with {self._format_reader_call(output_id, end, size)}]"
         parts = cut_texts(texts, end, notice)
-        update: dict[str, object] = {"content": with_texts(message.content, parts)}
+        message_update: dict[str, object] = {"content": replace_texts(message.content, parts)}
         if output_id is not None:
-            update["additional_kwargs"] = with_facts(message, output_id=output_id)
-        return message.model_copy(update=update)
+            message_update["additional_kwargs"] = with_facts(message, output_id=output_id)
+        return message.model_copy(update=message_update)
 
-    async def _without_large_blocks(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
+    async def _store_large_blocks(self, message: ToolMessage, runtime: Runtime) -> ToolMessage:
         """Return a message in which a line stands in place of each block that is over the budget of the message."""
         content: Any = message.content
         blocks, output_ids = [] if isinstance(content, str) else [*content], list[str]()
-        sizes = await run_if_long(self._threads, blocks, partial(_sizes_of, blocks))
-        remaining_media = math.inf if self._media is None else self._media
+        sizes = await run_if_long(self._worker_threads, blocks, partial(_measure_blocks, blocks))
+        remaining_media_characters = math.inf if self._max_media_characters is None else self._max_media_characters
         for index, size in sizes.items():
-            block, media = blocks[index], media_in(blocks[index])
-            text = media.text if media.text is not None and len(media.text) > self._characters else None
-            if text is None and size <= remaining_media:
-                remaining_media -= size
+            block, media = blocks[index], read_media(blocks[index])
+            text = media.text if media.text is not None and len(media.text) > self._max_characters else None
+            if text is None and size <= remaining_media_characters:
+                remaining_media_characters -= size
                 continue
-            output_id = await self._outputs.keep(block if text is None else text, runtime, size)
+            output_id = await self._outputs.store_output(block if text is None else text, runtime, size)
             note("media_left_out", mime_type=media.mime_type, characters=size, kept=output_id is not None)
             output_ids += [] if output_id is None else [output_id]
-            notice = self._media_notice(media, text, size if text is None else len(text), output_id)
+            notice = self._write_media_notice(media, text, size if text is None else len(text), output_id)
             blocks[index] = {"type": "text", "text": notice}
         if all(new is old for new, old in zip(blocks, content, strict=False)):
             return message
-        update: dict[str, object] = {"content": blocks}
+        message_update: dict[str, object] = {"content": blocks}
         if output_ids:
-            update["additional_kwargs"] = with_facts(message, media_ids=output_ids)
-        return message.model_copy(update=update)
+            message_update["additional_kwargs"] = with_facts(message, media_ids=output_ids)
+        return message.model_copy(update=message_update)
 
-    def _media_notice(self, media: Media, text: str | None, size: int, output_id: str | None) -> str:
+    def _write_media_notice(self, media: Media, text: str | None, size: int, output_id: str | None) -> str:
+        # Base64 has four characters for three bytes.
         amount = f"about {media.data_size * 3 / 4e6:,.1f} MB" if media.data_size else f"{size:,} characters"
         sentence = f"[... A file of {media.mime_type or 'unknown type'} with {amount} was left out. "
         if output_id is None:
             return f"{sentence}It could not be kept; ask for a smaller one.]"
         if text is not None:
-            return f"{sentence}Read it with {self._call(output_id, 0, len(text))}]"
-        return f'{sentence}Read it with {self._reader}(output_id="{output_id}")]'
+            return f"{sentence}Read it with {self._format_reader_call(output_id, start=0, end=len(text))}]"
+        return f'{sentence}Read it with {self._reader_name}(output_id="{output_id}")]'
 
-    def _call(self, output_id: str, start: int, end: int) -> str:
-        length = min(self._characters, end - start)
-        return f'{self._reader}(output_id="{output_id}", start={start}, length={length})'
+    def _format_reader_call(self, output_id: str, start: int, end: int) -> str:
+        length = min(self._max_characters, end - start)
+        return f'{self._reader_name}(output_id="{output_id}", start={start}, length={length})'
 
-    async def _read(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str | ToolMessage:
+    async def _read_output(self, output_id: str, start: int, length: int | None, runtime: Runtime) -> str | ToolMessage:
         try:
-            output = await self._outputs.find(output_id, runtime)
+            output = await self._outputs.find_output(output_id, runtime)
         except Exception as error:
             note("store_failed", error=type(error).__name__)
             raise ToolException(f"The output {output_id!r} could not be read just now. Try again later.") from error
@@ -442,18 +452,18 @@ class OutputBudget(Middleware):
             )
         if not isinstance(output, str):
             content: Any = [{**output}]
-            return ToolMessage(content=content, name=self._reader, tool_call_id=runtime.tool_call_id or "")
+            return ToolMessage(content=content, name=self._reader_name, tool_call_id=runtime.tool_call_id or "")
         text, size = output, len(output)
         if not 0 <= start < size:
             raise ToolException(f"There is no character {start} in this output. Take a start from 0 to {size - 1}.")
         if length is not None and length < 1:
             raise ToolException(f"A length of {length} reads nothing. Take 1 or more.")
-        end = min(size, start + min(self._characters, self._characters if length is None else length))
+        end = min(size, start + min(self._max_characters, self._max_characters if length is None else length))
         if end == size:
             return f"{text[start:]}\n[The end: {end - start:,} characters from {start} on, of {size:,}.]"
         return (
             f"{text[start:end]}\n[{end - start:,} characters from {start} on, of {size:,}. "
-            f"Go on with {self._call(output_id, end, size)}]"
+            f"Go on with {self._format_reader_call(output_id, end, size)}]"
         )
 
 

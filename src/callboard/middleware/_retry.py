@@ -37,11 +37,11 @@ When = type[Exception] | tuple[type[Exception], ...] | Callable[[Exception], boo
 
 ASKS_TOO_LATE = "the question comes after a body has run, and the answer runs that body again"
 """Error text for an approval inside of a middleware that may run a second body, such as `Retry` or `Fallback`."""
-_NEVER_RAN = (CallRejectedError, CircuitOpenError, ActorGoneError)
+_NOT_RUN_ERRORS = (CallRejectedError, CircuitOpenError, ActorGoneError)
 """Errors of calls whose body did not run. Such a call may be retried, whatever its tool does."""
-_LONGEST_ASKED = 86_400.0
+_MAX_SERVER_PAUSE = 86_400.0
 """Maximum pause in seconds that a server may ask for; a longer pause is a mistake, or meant to block the caller."""
-_FINAL = (PoisonousCallError,)
+_FINAL_ERRORS = (PoisonousCallError,)
 """Errors that are never retried, because the call would be refused again each time."""
 
 
@@ -95,14 +95,14 @@ class Retry(Middleware):
         check_factor("Retry(factor=...)", factor)
         check_seconds("Retry(initial=...)", initial)
         check_seconds("Retry(maximum=...)", maximum)
-        self._failures = Failures("Retry", on, on_message)
+        self._failure_rules = FailureRules("Retry", on, on_message)
         # A text such as "no" must not count as true: calls of tools that are not idempotent would run again.
         check_type("Retry(any_tool=...)", any_tool, bool, "True")
         check_type("Retry(rng=...)", rng, random.Random, "random.Random(7)")
-        self._attempts = attempts
-        self._initial = initial
-        self._factor = factor
-        self._maximum = maximum
+        self._max_attempts = attempts
+        self._first_pause_limit = initial
+        self._pause_growth = factor
+        self._max_pause = maximum
         self._any_tool = any_tool
         self._rng = rng or random.Random()  # noqa: S311 (jitter is no secret)
         self._warned_tools: set[str] = set()
@@ -110,39 +110,42 @@ class Retry(Middleware):
 
     def check_policies(self, policies: Mapping[str, CallPolicy]) -> None:
         """Warn if `Retry` has no effect, because no tool of a node may be retried."""
-        kinds = self._failures.on if isinstance(self._failures.on, tuple) else (self._failures.on,)
+        on = self._failure_rules.on
+        error_types = on if isinstance(on, tuple) else (on,)
         # Errors of calls that never ran need no policy. A predicate counts as such, because it may match others.
-        needs_policy = any(isinstance(kind, type) and not issubclass(kind, _NEVER_RAN) for kind in kinds)
+        needs_policy = any(
+            isinstance(error_type, type) and not issubclass(error_type, _NOT_RUN_ERRORS) for error_type in error_types
+        )
         if (
             needs_policy
             and not self._any_tool
-            and self._attempts > 1
+            and self._max_attempts > 1
             and not policies.keys() <= self._warned_tools
             and not any(policy.idempotent for policy in policies.values())
         ):
-            self._tell_idle(policies)
+            self._warn_not_retried(policies)
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
         if not (self._any_tool or policy.idempotent):
             return "runs a call again only if its body never ran: its policy does not say idempotent=True"
-        return f"makes up to {self._attempts} attempts"
+        return f"makes up to {self._max_attempts} attempts"
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Run a call until it succeeds, fails with an error that rules out a retry, or has no attempt or time left."""
-        for attempt in range(1, self._attempts):
+        for attempt in range(1, self._max_attempts):
             try:
                 output = await call_next(request)
             except Exception as error:
-                pause = self._pause(attempt, retry_after(error))
+                pause = self._choose_pause(attempt, retry_after(error))
                 # A pause as long as the rest of the budget would replace the useful error by a timeout.
-                if not self._is_worth_another(error, request) or pause >= _remaining_budget():
+                if not self._should_retry(error, request) or pause >= _remaining_budget():
                     raise
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             else:
-                pause = self._pause(attempt, 0.0)
+                pause = self._choose_pause(attempt, server_pause=0.0)
                 if (
-                    not (self._failures.has_message(output) and self._may_run_twice(request))
+                    not (self._failure_rules.is_failed_output(output) and self._may_run_twice(request))
                     or pause >= _remaining_budget()
                 ):
                     return output
@@ -157,44 +160,44 @@ class Retry(Middleware):
 
         Every failed request is sent again if `on` matches its error: asking a model twice does no harm.
         """
-        for attempt in range(1, self._attempts):
+        for attempt in range(1, self._max_attempts):
             try:
                 return await call_next(request)
             except Exception as error:
-                pause = self._pause(attempt, retry_after(error))
-                if is_control_flow(error) or not self._failures.has(error) or pause >= remaining():
+                pause = self._choose_pause(attempt, retry_after(error))
+                if is_control_flow(error) or not self._failure_rules.is_failure(error) or pause >= remaining():
                     raise
                 note("retry", attempt=attempt, pause=pause, error=type(error).__name__)
             await anyio.sleep(pause)
         return await call_next(request)
 
-    def _pause(self, attempt: int, at_least: float) -> float:
-        if at_least > _LONGEST_ASKED:
+    def _choose_pause(self, attempt: int, server_pause: float) -> float:
+        if server_pause > _MAX_SERVER_PAUSE:
             return math.inf  # longer than any rest of a budget, so that the error is raised
         try:
-            longest = min(self._maximum, self._initial * self._factor ** (attempt - 1))
+            max_random_pause = min(self._max_pause, self._first_pause_limit * self._pause_growth ** (attempt - 1))
         except OverflowError:  # larger than any float, and so than `maximum`
-            longest = self._maximum if self._initial else 0.0
+            max_random_pause = self._max_pause if self._first_pause_limit else 0.0
         # Added, because a server tells many callers the same time: they would come back together.
-        return at_least + self._rng.uniform(0.0, longest)
+        return server_pause + self._rng.uniform(0.0, max_random_pause)
 
-    def _is_worth_another(self, error: Exception, request: ToolCallRequest) -> bool:
-        if is_control_flow(error) or isinstance(error, _FINAL) or not self._failures.has(error):
+    def _should_retry(self, error: Exception, request: ToolCallRequest) -> bool:
+        if is_control_flow(error) or isinstance(error, _FINAL_ERRORS) or not self._failure_rules.is_failure(error):
             return False
         if isinstance(error, EngineError) and error.ended == "unavailable":
             # The engine never took the call, so the body cannot have begun.
             return True
-        return isinstance(error, _NEVER_RAN) or self._may_run_twice(request)
+        return isinstance(error, _NOT_RUN_ERRORS) or self._may_run_twice(request)
 
     def _may_run_twice(self, request: ToolCallRequest) -> bool:
         call = running_call()
         if self._any_tool or (call is not None and call.policy.idempotent):
             return True
         if (name := request.tool_call["name"]) not in self._warned_tools:
-            self._tell_idle([name])
+            self._warn_not_retried([name])
         return False
 
-    def _tell_idle(self, tools: Collection[str]) -> None:
+    def _warn_not_retried(self, tools: Collection[str]) -> None:
         self._warned_tools.update(tools)
         names = ", ".join(map(repr, sorted(tools)))
         warn_user(
@@ -206,35 +209,38 @@ class Retry(Middleware):
 
 
 @dataclass(frozen=True, slots=True)
-class Failures:
+class FailureRules:
     """Options `on` and `on_message` of a middleware: the errors and the messages that it treats as failures.
 
     Raises `TypeError` for an option of the wrong type, such as an async predicate.
     """
 
-    whose: str
+    middleware_name: str
     on: When
     on_message: Callable[[ToolMessage], bool] | None
 
     def __post_init__(self) -> None:
-        kinds = self.on if isinstance(self.on, tuple) else (self.on,)
-        has_types = all(isinstance(kind, type) and issubclass(kind, Exception) for kind in kinds)
+        error_types = self.on if isinstance(self.on, tuple) else (self.on,)
+        has_types = all(
+            isinstance(error_type, type) and issubclass(error_type, Exception) for error_type in error_types
+        )
         if not has_types and (isinstance(self.on, (type, tuple)) or not is_plain_function(self.on)):
             expected = "an exception type, a tuple of them or a plain function of an error"
-            raise TypeError(f"{self.whose}(on=...) takes {expected}, got {self.on!r}")
+            raise TypeError(f"{self.middleware_name}(on=...) takes {expected}, got {self.on!r}")
         if self.on_message is not None:
-            check_plain_function(f"{self.whose}(on_message=...)", self.on_message, "a ToolMessage")
+            check_plain_function(f"{self.middleware_name}(on_message=...)", self.on_message, "a ToolMessage")
 
-    def has(self, error: Exception) -> bool:
+    def is_failure(self, error: Exception) -> bool:
         """Return whether an error is a failure according to the option `on`."""
         return isinstance(error, self.on) if isinstance(self.on, (type, tuple)) else self.on(error)
 
-    def has_message(self, output: object) -> bool:
+    def is_failed_output(self, output: object) -> bool:
         """Return whether the output of a call is a message that is a failure according to the option `on_message`."""
         return self.on_message is not None and isinstance(output, ToolMessage) and self.on_message(output)
 
 
 def _remaining_budget() -> float:
     """Return the seconds left in the time budget of the call; pauses between attempts count towards the budget."""
+    # While a call waits, only its budget is running, and not the timeout of an attempt.
     with waiting():
         return remaining()

@@ -107,8 +107,9 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         self._checked_names: set[frozenset[str]] = set()
         if after_hooks:
             # A class of its own, because LangChain gives a class with hooks a node in the graph, which costs each turn.
-            kind = type(self)
-            self.__class__ = cast("Any", type(kind.__name__, (_AfterHooks, kind), {"__module__": kind.__module__}))
+            supervise_class = type(self)
+            namespace = {"__module__": supervise_class.__module__}
+            self.__class__ = cast("Any", type(supervise_class.__name__, (_AfterHooks, supervise_class), namespace))
 
     def _reason_to_refuse(self, request: ToolCallRequest) -> str | None:
         """Return the reason why a call must not run; `None` if it may run."""
@@ -153,12 +154,12 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         with entered_from("sync"):
             return run_from_sync(partial(self._supervise, request, handler, is_sync=True))
 
-    def _terms(self, request: ToolCallRequest) -> CallOptions:
+    def _call_options(self, request: ToolCallRequest) -> CallOptions:
         """Return the tool call of a request, with its policy and limits."""
         return self._supervision.terms(request.tool_call, context=partial(context_of, request))
 
     async def _supervise(self, request: ToolCallRequest, handler: Callable[[Any], Any], *, is_sync: bool) -> Item:
-        self._check_names(request)
+        self._check_tool_names(request)
         batch_context = create_batch_context(progress_writer(runtime_of(request.runtime.config)))
         if batch_context.observers.calls:
             run, redact_call = batch_context.run, redaction_of(self._middleware)
@@ -170,7 +171,7 @@ class Supervise(AgentMiddleware[Any, Any, Any]):
         await Batch([call], on_error="cancel", live=self._supervision.batches).run()
         return cast("Item", call.result)
 
-    def _check_names(self, request: ToolCallRequest) -> None:
+    def _check_tool_names(self, request: ToolCallRequest) -> None:
         """Raise `ValueError` if options name tools that the agent lacks. The agent's tools are known only in a run."""
         # Other middleware may put a tool into the request that is not in the agent's list.
         tools = [*request.runtime.tools, *([request.tool] if request.tool is not None else [])]
@@ -202,7 +203,7 @@ class _AfterHooks(Supervise):
         messages = state["messages"]
         position = last_reply(messages)
         calls = [] if position is None else calls_in(messages[position])
-        return {"callboard_after_hooks": [_digest(position, call) for call in calls]}
+        return {"callboard_after_hooks": [_identify_call(position, call) for call in calls]}
 
     async def aafter_model(self, state: Any, runtime: Any) -> dict[str, Any]:
         """Record the tool calls in the model's last reply; the same as `after_model`, but without a thread."""
@@ -210,7 +211,7 @@ class _AfterHooks(Supervise):
 
     def _reason_to_refuse(self, request: ToolCallRequest) -> str | None:
         call_digests = request.state.get("callboard_after_hooks") or ()
-        if _digest(last_reply(messages_in(request.state, "messages")), request.tool_call) in call_digests:
+        if _identify_call(last_reply(messages_in(request.state, "messages")), request.tool_call) in call_digests:
             return None
         return (
             f"Tool {request.tool_call['name']!r} was not run: the agent jumped to the tools past the hooks that follow "
@@ -218,7 +219,7 @@ class _AfterHooks(Supervise):
         )
 
 
-def _digest(position: int | None, call: ToolCall) -> str:
+def _identify_call(position: int | None, call: ToolCall) -> str:
     """Return a text that identifies a call by its content and by the reply's position, because call ids may repeat."""
     return json.dumps([position, call["id"], call["name"], call["args"]], sort_keys=True, default=repr)
 
@@ -237,7 +238,7 @@ class _AgentCall(SupervisedCall[Item]):
         *,
         is_sync: bool,
     ) -> None:
-        super().__init__(batch_context, *supervise._terms(request))
+        super().__init__(batch_context, *supervise._call_options(request))
         self._supervise = supervise
         self._request = request
         self._handler = handler
@@ -257,18 +258,18 @@ class _AgentCall(SupervisedCall[Item]):
 
     async def run(self) -> Item:
         return await run_judged(
-            self, self._settled_answer, partial(self._supervise._errors.text, "middleware"), self._rework
+            self, self._answer_and_settle, partial(self._supervise._errors.text, "middleware"), self._rework
         )
 
     async def _rework(self, message: ToolMessage, on_failure: OnFailure) -> ToolMessage:
         chain = self._supervise._chain
         return message if chain is None else await chain.rework_error_message(message, self._request, on_failure)
 
-    async def _settled_answer(self) -> Item:
+    async def _answer_and_settle(self) -> Item:
         """Answer the call; raise `CallCancelledError` if the call alone was cancelled."""
         self.begin_code()
         try:
-            output = await self._answer()
+            output = await self._answer_call()
         except BaseException as error:
             if (settled_error := self.settle_outcome(error)) is error or settled_error is None:
                 raise
@@ -277,7 +278,7 @@ class _AgentCall(SupervisedCall[Item]):
             raise cancelled_error
         return output
 
-    async def _answer(self) -> Item:
+    async def _answer_call(self) -> Item:
         # Checked before the middleware: an approval or a cache must not handle a call that will not run. An older
         # message with the same id belongs to another call.
         answer = answer_of(self._request.tool_call, messages_in(self._request.state, "messages"))
@@ -289,20 +290,20 @@ class _AgentCall(SupervisedCall[Item]):
         chain = self._supervise._chain
         if chain is None:
             return await self._make_attempt(self._request)
-        bounded = None if self.policy.timeout is None else self.within_timeout
-        return cast("Item", await chain(self._request, self._make_attempt, bounded))
+        run_within_timeout = None if self.policy.timeout is None else self.within_timeout
+        return cast("Item", await chain(self._request, self._make_attempt, run_within_timeout))
 
     async def _make_attempt(self, request: ToolCallRequest) -> Item:
         tool = request.tool
         runs_in_thread = tool is not None and self._supervise._plans.of(tool).takes_thread
         threads = self._supervise._supervision.threads if self._is_sync or runs_in_thread else None
         # Middleware may have replaced the request, and with it the tool; then the new tool's policy and limits hold.
-        terms = None if request is self._request else self._supervise._terms(request)
+        terms = None if request is self._request else self._supervise._call_options(request)
         try:
             output = await self.attempt(threads, self._run_body, request, runs_in_thread, terms=terms)
             self.handled_error = None
         except NoKeyError as error:
-            output, self.handled_error = self._without_key(error, request)
+            output, self.handled_error = self._answer_without_key(error, request)
         return output
 
     async def _run_body(self, attempt: Attempt, request: ToolCallRequest, runs_in_thread: bool) -> Item:
@@ -310,10 +311,10 @@ class _AgentCall(SupervisedCall[Item]):
         if self._is_sync:
             return cast("Item", await attempt.run_in_thread(partial(self._handler, request)))
         if request.tool is not None and runs_in_thread:
-            request = request.override(tool=_in_thread(request.tool, attempt))
+            request = request.override(tool=_copy_for_thread(request.tool, attempt))
         return cast("Item", await self._handler(request))
 
-    def _without_key(self, error: NoKeyError, request: ToolCallRequest) -> tuple[ToolMessage, Exception]:
+    def _answer_without_key(self, error: NoKeyError, request: ToolCallRequest) -> tuple[ToolMessage, Exception]:
         """Return the message for a call whose invalid arguments made the key function of a limit fail, and the error.
 
         The error is that of the arguments.
@@ -325,14 +326,14 @@ class _AgentCall(SupervisedCall[Item]):
         plan = self._supervise._plans.of(tool)
         try:
             raise_without_key(error, plan, inject(call, plan.injected, request.runtime, "messages"), call)
-        except ToolInvocationError as invalid:
-            content = self._supervise._errors.text("tool in middleware", invalid)
+        except ToolInvocationError as argument_error:
+            content = self._supervise._errors.text("tool in middleware", argument_error)
             if content is None:
                 raise
-            return error_message(content, call, invalid), invalid
+            return error_message(content, call, argument_error), argument_error
 
 
-def _in_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
+def _copy_for_thread(tool: BaseTool, attempt: Attempt) -> BaseTool:
     """Copy a sync tool; the copy's `ainvoke` runs the tool in a worker thread that callboard starts for the attempt."""
 
     # LangChain would use a thread of the event loop's executor. Such a thread is not counted by the thread limit, and

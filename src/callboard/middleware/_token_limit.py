@@ -18,8 +18,11 @@ from callboard._util._suggestions import suggests_options
 T = TypeVar("T")
 
 
+_MIN_PAUSE = 1e-3
+
+
 @dataclass(slots=True)
-class _Use:
+class _TokenUse:
     """Tokens of one model request; the limit counts them from the start of the request."""
 
     start: float
@@ -53,13 +56,13 @@ class TokenLimit:
         check_seconds("TokenLimit(per=...)", per, zero=False)
         if key is not None:
             check_plain_function("TokenLimit(key=...)", key, "a CallContext")
-        self._tokens = tokens
-        self._per = per
-        self._reserve = reserve
+        self._max_tokens = tokens
+        self._window_seconds = per
+        self._reserved_tokens = reserve
         self._key = key
         # Guards the windows: agents of several event loops and threads share them.
         self._lock = threading.Lock()
-        self._windows: dict[Hashable, deque[_Use]] = {}
+        self._windows: dict[Hashable, deque[_TokenUse]] = {}
 
     async def awrap_model_call(self, request: Any, call_next: Callable[[Any], Awaitable[T]]) -> T:
         """Wait until the window has room, send the request, and count the tokens of its replies."""
@@ -67,28 +70,31 @@ class TokenLimit:
         if self._key is not None:
             context = getattr(request.runtime, "context", None)
             key = self._key(call_context(ensure_config(), request.state, context))
-        while not isinstance(use := self._try_enter(key, common_time()), _Use):
-            await anyio.sleep(use)
+        token_use = self._try_start_request(key, common_time())
+        while not isinstance(token_use, _TokenUse):
+            seconds = token_use
+            await anyio.sleep(seconds)
+            token_use = self._try_start_request(key, common_time())
         response = await call_next(request)
         usages = [getattr(message, "usage_metadata", None) for message in getattr(response, "result", [response])]
         with self._lock:
-            use.tokens = sum(usage["total_tokens"] for usage in usages if usage)
+            token_use.tokens = sum(usage["total_tokens"] for usage in usages if usage)
         return response
 
-    def _try_enter(self, key: Hashable, now: float) -> _Use | float:
+    def _try_start_request(self, key: Hashable, now: float) -> _TokenUse | float:
         """Return the entry of a request that may start now, or the seconds until the window may have room."""
         with self._lock:
             window = self._windows.setdefault(key, deque())
-            while window and window[0].start <= now - self._per:
+            while window and window[0].start <= now - self._window_seconds:
                 window.popleft()
-            if sum(use.tokens for use in window) < self._tokens:
+            if sum(token_use.tokens for token_use in window) < self._max_tokens:
                 # Keys may be as many as users. One idle window is dropped for each request, so that they stay few.
                 oldest_key = next(iter(self._windows))
                 if oldest_key != key:
                     oldest_window = self._windows.pop(oldest_key)
-                    if oldest_window and oldest_window[-1].start > now - self._per:
+                    if oldest_window and oldest_window[-1].start > now - self._window_seconds:
                         self._windows[oldest_key] = oldest_window
-                window.append(use := _Use(now, self._reserve))
-                return use
+                window.append(token_use := _TokenUse(now, self._reserved_tokens))
+                return token_use
             # The oldest use leaves next. Zero would be a loop without a pause, as sums of times are not exact.
-            return max(1e-3, window[0].start + self._per - now)
+            return max(_MIN_PAUSE, window[0].start + self._window_seconds - now)

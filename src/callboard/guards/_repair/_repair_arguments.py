@@ -33,7 +33,7 @@ from callboard.guards._repair._schema import (
     is_small_json,
     make_contract,
 )
-from callboard.middleware._messages import with_line, with_own_message
+from callboard.middleware._messages import append_line, replace_call_message
 from callboard.tools._middleware import Middleware, Order
 
 # Frequent mistakes of models in a single value or name, and their possible corrections
@@ -416,7 +416,7 @@ class RepairArguments(Middleware):
         note("repaired", **_summarize_repairs(repaired.repairs))
         output = await call_next(request.override(tool_call=call))
         is_reported = self._tell_model and not cast("BaseTool", request.tool).return_direct
-        return with_own_message(
+        return replace_call_message(
             output, call, partial(_add_repair_report, repairs=repaired.repairs, tells_model=is_reported)
         )
 
@@ -452,7 +452,7 @@ def _add_repair_report(message: ToolMessage, repairs: tuple[Repair, ...], *, tel
         omitted_text = f"; and {len(clauses) - _MAX_CLAUSES} more" if len(clauses) > _MAX_CLAUSES else ""
         clauses_text = "; ".join([*clauses][:_MAX_CLAUSES])
         line = f"[The arguments of this call were repaired: {clauses_text}{omitted_text}.]"
-        message_update["content"] = with_line(message.content, line)
+        message_update["content"] = append_line(message.content, line)
     return message.model_copy(update=message_update)
 
 

@@ -29,7 +29,7 @@ from callboard._util._extras import require
 from callboard._util._identity import ByIdentity
 from callboard._util._suggestions import no_such, suggests_options
 from callboard.exceptions import CallboardWarning, CallError
-from callboard.middleware._cache._local_results import Flight, Follower, Hit, LocalResults, Turn, copy_error
+from callboard.middleware._cache._local_results import Follower, Hit, Instruction, LocalResults, SharedCall, copy_error
 from callboard.middleware._cache._stored_results import PendingResult, StoredResults
 from callboard.tools._middleware import (
     Middleware,
@@ -43,14 +43,14 @@ from callboard.tools._middleware import (
 from callboard.tools._middleware_hooks import check_tool_names, tool_names
 
 
-def body_of(tool: BaseTool) -> Hashable:
+def code_of_tool(tool: BaseTool) -> Hashable:
     """Return a hashable key for the code of a tool."""
     # It is the tool's function or, if it has none, the identity of the tool object.
     fn = getattr(tool, "coroutine", None) or getattr(tool, "func", None)
     return fn if inspect.isroutine(fn) else ByIdentity(tool)
 
 
-def is_function_alone(body: Hashable) -> bool:
+def is_function_without_closure(body: Hashable) -> bool:
     """Return whether the code of a tool is a plain function without a closure, and so depends on arguments only."""
     # Such a function does the same in all processes that run the same program. A closure could hold a user or client.
     return inspect.isfunction(body) and not body.__closure__
@@ -63,30 +63,30 @@ Calls with equal keys share a result.
 """
 
 
-_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
+_JSON_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"))
 
-_SIZE = 1024
+_DEFAULT_SIZE = 1024
 """Default of the maximum number of results."""
 _UNSHARED_ENDS = {"rejected", "deadline", "cancelled"}
 """Values of `ended` after which an identical call may still succeed: it may have more time, or a free permit."""
 
 
-class _Key(NamedTuple):
+class _ResultKey(NamedTuple):
     """Key of a result in the cache. Calls with equal keys share one result."""
 
-    tool: str
-    """Name of the tool."""
-    body: Hashable
+    tool_name: str
+    tool_code: Hashable
     """Code that the tool runs: two tools may have the same name, such as tools made for two users."""
-    value: Hashable
-    thread: str | None = None
+    call_value: Hashable
+    """Value that equal calls of the tool have in common, such as their arguments."""
+    thread_id: str | None = None
     """Conversation whose calls share the result; `None` for all."""
 
 
-_Flight = Flight[_Key, ToolMessage]
+_SharedCall = SharedCall[_ResultKey, ToolMessage]
 
-_led_flights: ContextVar[tuple[_Flight, ...]] = ContextVar("callboard_led", default=())
-"""Flights (shared calls) that the current task runs. It must not wait for one of them: it would wait for itself."""
+_calls_led_by_task: ContextVar[tuple[_SharedCall, ...]] = ContextVar("callboard_led", default=())
+"""Shared calls that the current task runs. It must not wait for one of them: it would wait for itself."""
 
 
 @suggests_options()
@@ -162,13 +162,15 @@ class Cache(Middleware):
         require("Cache(...)", "cachetools", extra="middleware")
         self._key_function = None if key is None else key_function("Cache(key=...)", key, "the request")
         self._ttl = ttl
-        self._local: LocalResults[_Key, ToolMessage] = LocalResults(ttl, _SIZE if size is None else size)
-        self._stored = None if store is None else StoredResults(store, version, ttl)
+        self._own_results: LocalResults[_ResultKey, ToolMessage] = LocalResults(
+            ttl, _DEFAULT_SIZE if size is None else size
+        )
+        self._stored_results = None if store is None else StoredResults(store, version, ttl)
         self._takes_only_arguments = ToolFacts(takes_only_arguments)
         self._warned_tools: set[str] = set()
         self._thread_tools: set[str] = set()
         """Tools with a result that was only for its conversation: conversations share none of their results."""
-        self._threads = WorkerThreads("Cache")
+        self._worker_threads = WorkerThreads("Cache")
 
     def check_tools(self, tools: Collection[str]) -> None:
         """Raise `ValueError` if the node lacks a tool that `tools` names."""
@@ -193,17 +195,19 @@ class Cache(Middleware):
         if args is not None:
             if key is not None or self._key_function is not None:
                 raise ValueError("invalidate(args=...) is for a Cache without key=...; here, use invalidate(key=...)")
-            key = _canonical(args)
-        if self._stored is not None:
-            self._stored.forget(tool)
-        self._local.forget(lambda entry: entry.tool == tool and (key is None or entry.value == key))
+            key = _encode_canonically(args)
+        if self._stored_results is not None:
+            self._stored_results.forget(tool)
+        self._own_results.forget(
+            lambda result_key: result_key.tool_name == tool and (key is None or result_key.call_value == key)
+        )
 
     def clear(self) -> None:
         """Forget all results of all tools, under the same rules as `invalidate`."""
-        if self._stored is not None:
+        if self._stored_results is not None:
             for tool in self._tools:
-                self._stored.forget(tool)
-        self._local.forget(lambda _: True)
+                self._stored_results.forget(tool)
+        self._own_results.forget(lambda _: True)
 
     def effect_on(self, tool: BaseTool, policy: CallPolicy) -> str:
         """Return in a few words what this middleware does with the calls of a tool."""
@@ -215,139 +219,148 @@ class Cache(Middleware):
 
     async def awrap_tool_call(self, request: ToolCallRequest, call_next: CallNext) -> Output:
         """Answer from the cache, wait for an identical running call, or run the call."""
-        key = await self._key(request)
+        key = await self._make_key(request)
         return await (call_next(request) if key is None else self._run_shared(key, request, call_next))
 
-    async def _run_shared(self, key: _Key, request: ToolCallRequest, call_next: CallNext) -> Output:
-        if key.thread is not None:
+    async def _run_shared(self, key: _ResultKey, request: ToolCallRequest, call_next: CallNext) -> Output:
+        if key.thread_id is not None:
             bind_to_thread()  # also for a result that another call has made: enclosing calls repeat it
-        entry = self._local.enter(key)
+        entry = self._own_results.find_or_join(key)
         if isinstance(entry, Hit):
             note("cache_hit", age=entry.age)
-            return await self._for_call(entry.result, request)
+            return await self._copy_for_call(entry.result, request)
         if isinstance(entry, Follower):
-            return await self._follow(entry, request, call_next)
-        return await self._lead(entry, request, call_next)
+            return await self._wait_for_leader(entry, request, call_next)
+        return await self._run_as_leader(entry, request, call_next)
 
-    async def _follow(
-        self, follower: Follower[_Key, ToolMessage], request: ToolCallRequest, call_next: CallNext
+    async def _wait_for_leader(
+        self, follower: Follower[_ResultKey, ToolMessage], request: ToolCallRequest, call_next: CallNext
     ) -> Output:
         # A tool may call itself with the same arguments. Such an inner call runs, because its leader is its caller.
-        if follower.flight in _led_flights.get():
-            self._local.leave(follower)
+        if follower.shared_call in _calls_led_by_task.get():
+            self._own_results.remove_follower(follower)
             return await call_next(request)
-        turn = await self._local.turn(follower)
-        if turn is Turn.LEAD:
-            # From here this call leads the flight and must land it; nothing may be awaited in between.
-            return await self._lead(follower.flight, request, call_next)
-        if isinstance(turn, Turn):
+        outcome = await self._own_results.wait_for_outcome(follower)
+        if outcome is Instruction.LEAD:
+            # From here this call leads the shared call and must end it; nothing may be awaited in between.
+            return await self._run_as_leader(follower.shared_call, request, call_next)
+        if isinstance(outcome, Instruction):
             # The outcome may have been for one conversation only. This call then shares with calls of its own.
-            key = self._restrict_to_thread(follower.flight.key, request)
+            key = self._restrict_to_thread(follower.shared_call.key, request)
             return await (
-                call_next(request) if key == follower.flight.key else self._run_shared(key, request, call_next)
+                call_next(request) if key == follower.shared_call.key else self._run_shared(key, request, call_next)
             )
         note("cache_shared")
-        if isinstance(turn, ToolMessage):
-            return await self._for_call(turn, request)
-        error = copy_error(turn)
-        if isinstance(error, CallError) and error is not turn:
+        if isinstance(outcome, ToolMessage):
+            return await self._copy_for_call(outcome, request)
+        error = copy_error(outcome)
+        if isinstance(error, CallError) and error is not outcome:
             error.call_id = request.tool_call["id"]
         try:
             raise error
         finally:
-            del turn, error  # breaks a reference cycle: the error's traceback may refer to this frame
+            del outcome, error  # breaks a reference cycle: the error's traceback may refer to this frame
 
-    async def _lead(self, flight: _Flight, request: ToolCallRequest, call_next: CallNext) -> Output:
+    async def _run_as_leader(self, shared_call: _SharedCall, request: ToolCallRequest, call_next: CallNext) -> Output:
         # The initial value counts if the call is cancelled, which `except Exception` does not catch: the next waiting
         # call leads then.
-        turn: ToolMessage | Exception | Turn = Turn.LEAD
-        outer_flights = _led_flights.get()
-        _led_flights.set((*outer_flights, flight))
+        outcome: ToolMessage | Exception | Instruction = Instruction.LEAD
+        outer_shared_calls = _calls_led_by_task.get()
+        _calls_led_by_task.set((*outer_shared_calls, shared_call))
         try:
-            stored = await self._find_stored(flight.key)
-            if isinstance(stored, Hit):
-                note("cache_hit", age=stored.age)
-                turn = stored.result
-                return await self._for_call(stored.result, request)
+            stored_or_pending = await self._find_stored(shared_call.key)
+            if isinstance(stored_or_pending, Hit):
+                note("cache_hit", age=stored_or_pending.age)
+                outcome = stored_or_pending.result
+                return await self._copy_for_call(stored_or_pending.result, request)
             note("cache_miss")
             output = await call_next(request)
-            turn = await self._shareable_result(output)
-            if stored is not None and isinstance(turn, ToolMessage) and turn.status == "success":
-                await self._store(stored, turn, self._key_to_keep(flight.key, request))
+            outcome = await self._shareable_result(output)
+            if stored_or_pending is not None and isinstance(outcome, ToolMessage) and outcome.status == "success":
+                await self._store_result(stored_or_pending, outcome, self._key_for_keeping(shared_call.key, request))
             return output
         except Exception as error:
             # A copy for the followers, taken now: outer frames will add notes and traceback entries to this error.
-            is_own_affair = is_control_flow(error) or (isinstance(error, CallError) and error.ended in _UNSHARED_ENDS)
-            turn = Turn.LEAD if is_own_affair else copy_error(error)
+            is_unshared = is_control_flow(error) or (isinstance(error, CallError) and error.ended in _UNSHARED_ENDS)
+            outcome = Instruction.LEAD if is_unshared else copy_error(error)
             raise
         finally:
-            # Nothing below waits, so that a cancelled leader still lands its flight. A flight that is never landed
+            # Nothing below waits, so that a cancelled leader still ends its shared call. A shared call that never ends
             # would block all its followers.
-            _led_flights.set(outer_flights)
+            _calls_led_by_task.set(outer_shared_calls)
             # With a store only the store keeps results: a result kept here, too, would miss invalidations of other
             # processes.
-            keep = self._stored is None and isinstance(turn, ToolMessage) and turn.status == "success"
-            self._local.land(flight, turn, keep=keep, key=self._key_to_keep(flight.key, request))
-            del turn  # breaks a reference cycle: the error's traceback refers to this frame
+            is_kept = self._stored_results is None and isinstance(outcome, ToolMessage) and outcome.status == "success"
+            key = self._key_for_keeping(shared_call.key, request)
+            self._own_results.end_shared_call(shared_call, outcome, is_kept=is_kept, key=key)
+            del outcome  # breaks a reference cycle: the error's traceback refers to this frame
 
-    async def _find_stored(self, key: _Key) -> Hit[ToolMessage] | PendingResult | None:
+    async def _find_stored(self, key: _ResultKey) -> Hit[ToolMessage] | PendingResult | None:
         """Return the stored result of a call, or a `PendingResult` for `_store()`; `None` to use no store."""
-        if self._stored is None or key.thread is not None:
+        if self._stored_results is None or key.thread_id is not None:
             return None
         # Other processes may reuse the results of a plain function by its name, and those of no other tool.
-        if self._key_function is None and not is_function_alone(key.body):
+        if self._key_function is None and not is_function_without_closure(key.tool_code):
             note("cache_skipped", reason="is not known by its name")
-            self._warn(key.tool, f"does not share results of the tool {key.tool!r}: it is more than a function")
+            self._warn_once(
+                key.tool_name, f"does not share results of the tool {key.tool_name!r}: it is more than a function"
+            )
             return None
         # Hashing a long key takes a while, so it runs in a thread.
-        address = await run_if_long(self._threads, key.value, partial(self._stored.address_of, key.tool, key.value))
+        address = await run_if_long(
+            self._worker_threads,
+            key.call_value,
+            partial(self._stored_results.make_address, key.tool_name, key.call_value),
+        )
         if address is None:
             note("cache_skipped", reason="its key cannot be shared")
             return None
-        return await self._stored.find(address)
+        return await self._stored_results.find_result(address)
 
-    async def _store(self, pending_result: PendingResult, message: ToolMessage, key: _Key) -> None:
+    async def _store_result(self, pending_result: PendingResult, message: ToolMessage, key: _ResultKey) -> None:
         """Write the result of a call to the store, unless it has no JSON form or belongs to one conversation."""
-        assert self._stored is not None
-        if key.thread is not None:
+        assert self._stored_results is not None
+        if key.thread_id is not None:
             note("cache_skipped", reason="is only for its conversation")
             return
         with suppress(CutOffError):  # the result exists: a cancellation during the conversion must not lose it
-            await shielded(partial(self._write, self._stored, pending_result, message))
+            await shielded(partial(self._write_result, self._stored_results, pending_result, message))
 
-    async def _write(self, stored: StoredResults, pending_result: PendingResult, message: ToolMessage) -> None:
-        text = await run_if_long(self._threads, message, partial(stored.text_of, message))
+    async def _write_result(
+        self, stored_results: StoredResults, pending_result: PendingResult, message: ToolMessage
+    ) -> None:
+        text = await run_if_long(self._worker_threads, message, partial(stored_results.serialize_message, message))
         if text is None:
             note("cache_skipped", reason="cannot be shared")
         else:
-            await stored.keep(pending_result, text)
+            await stored_results.store_result(pending_result, text)
 
-    async def _for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
+    async def _copy_for_call(self, message: ToolMessage, request: ToolCallRequest) -> ToolMessage:
         """Return a deep copy of a cached message, with the id of this call."""
         copy = partial(message.model_copy, update={"tool_call_id": request.tool_call["id"], "id": None}, deep=True)
-        return await self._threads.run(copy) if has_many(message) else copy()
+        return await self._worker_threads.run(copy) if has_many(message) else copy()
 
-    async def _shareable_result(self, output: Output) -> ToolMessage | Turn:
+    async def _shareable_result(self, output: Output) -> ToolMessage | Instruction:
         """Return a copy of the result for waiting identical calls, or a `Turn` if one or all of them must run."""
         if not isinstance(output, ToolMessage):
             # A `Command` changes the state of its own graph run, so every call needs its own.
-            return Turn.ALONE
+            return Instruction.ALONE
         if (call := running_call()) is not None and call.do_not_cache:
             note("cache_skipped", reason="says something that is said once")
-            return Turn.ALONE
+            return Instruction.ALONE
         if facts_of(output).get("ended") in _UNSHARED_ENDS:
-            return Turn.LEAD
+            return Instruction.LEAD
         copy = partial(output.model_copy, deep=True)
         try:
             if not has_many(output):
                 return copy()
             # The result exists: a cancellation during the copy must not lose it.
-            return await shielded(partial(self._threads.run, copy))
+            return await shielded(partial(self._worker_threads.run, copy))
         except Exception as error:  # such as an artifact that holds an open connection
             note("cache_skipped", reason="cannot be copied", error=type(error).__name__)
-            return Turn.ALONE
+            return Instruction.ALONE
 
-    async def _key(self, request: ToolCallRequest) -> _Key | None:
+    async def _make_key(self, request: ToolCallRequest) -> _ResultKey | None:
         """Return the key of the call's result in the cache, or `None` if the call must run."""
         tool = request.tool
         name = request.tool_call["name"]
@@ -356,10 +369,10 @@ class Cache(Middleware):
         if is_answered(request):
             note("cache_skipped", reason="answered by a person")
             return None
-        value: Hashable
+        call_value: Hashable
         if self._key_function is not None:
             try:
-                value = self._key_function.of(request, partial(context_of, request))
+                call_value = self._key_function.of(request, partial(context_of, request))
             except Exception as error:
                 if not has_valid_arguments(request):
                     return None  # the arguments are invalid, which the tool itself will report to the model
@@ -367,29 +380,37 @@ class Cache(Middleware):
                 raise
         elif self._takes_only_arguments.of(tool):
             args = request.tool_call["args"]
-            value = await self._threads.run(partial(_canonical, args)) if is_long(args) else _canonical(args)
+            call_value = (
+                await self._worker_threads.run(partial(_encode_canonically, args))
+                if is_long(args)
+                else _encode_canonically(args)
+            )
         else:
             # Such as injected state: equal arguments do not mean equal results.
             note("cache_skipped", reason="depends on more than its arguments")
-            self._warn(name, f"does not cache the tool {name!r}: it is given more than its arguments")
+            self._warn_once(name, f"does not cache the tool {name!r}: it is given more than its arguments")
             return None
-        return None if value is None else self._restrict_to_thread(_Key(name, body_of(tool), value), request)
+        return (
+            None
+            if call_value is None
+            else self._restrict_to_thread(_ResultKey(name, code_of_tool(tool), call_value), request)
+        )
 
-    def _restrict_to_thread(self, key: _Key, request: ToolCallRequest) -> _Key:
+    def _restrict_to_thread(self, key: _ResultKey, request: ToolCallRequest) -> _ResultKey:
         """Return the key, restricted to this conversation if a result of the tool was for one conversation only."""
-        if key.tool not in self._thread_tools:
+        if key.tool_name not in self._thread_tools:
             return key
         thread_id = request.runtime.config.get("configurable", {}).get("thread_id")
-        return key._replace(thread="" if thread_id is None else str(thread_id))
+        return key._replace(thread_id="" if thread_id is None else str(thread_id))
 
-    def _key_to_keep(self, key: _Key, request: ToolCallRequest) -> _Key:
+    def _key_for_keeping(self, key: _ResultKey, request: ToolCallRequest) -> _ResultKey:
         """Return the key for caching a call's result; it names the conversation if no other one may use the result."""
         call = running_call()
         if call is not None and call.only_for_thread:
-            self._thread_tools.add(key.tool)
+            self._thread_tools.add(key.tool_name)
         return self._restrict_to_thread(key, request)
 
-    def _warn(self, tool: str, problem: str) -> None:
+    def _warn_once(self, tool: str, problem: str) -> None:
         if tool not in self._warned_tools:
             self._warned_tools.add(tool)
             warnings.warn(
@@ -399,10 +420,10 @@ class Cache(Middleware):
             )
 
 
-def _canonical(args: Mapping[str, object]) -> str | None:
+def _encode_canonically(args: Mapping[str, object]) -> str | None:
     """Return the arguments of a call as JSON with sorted keys, or `None` if they have no JSON form."""
     try:
         # In small steps: the encoder's `encode` would hold the GIL until it is done, and so stall the event loop.
-        return "".join(_ENCODER.iterencode(args))
+        return "".join(_JSON_ENCODER.iterencode(args))
     except (TypeError, ValueError, RecursionError):
         return None

@@ -19,7 +19,7 @@ T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
 
 
-class Turn(Enum):
+class Instruction(Enum):
     """Instruction that a waiting call must run: `LEAD` on behalf of all waiting calls, `ALONE` for itself only."""
 
     LEAD = "the leader ended for reasons of its own: run, for all who wait"
@@ -34,7 +34,7 @@ class Hit(NamedTuple, Generic[T]):
 
 
 @dataclass(slots=True, eq=False)
-class Flight(Generic[K, T]):
+class SharedCall(Generic[K, T]):
     """Running call, and the identical calls (followers) that wait for its result in FIFO order."""
 
     key: K
@@ -43,28 +43,28 @@ class Flight(Generic[K, T]):
 
 @dataclass(slots=True, eq=False)
 class Follower(Generic[K, T]):
-    """Call that waits for the result of an identical running call (a `Flight`)."""
+    """Call that waits for the result of an identical running call (a `SharedCall`)."""
 
-    flight: Flight[K, T]
+    shared_call: SharedCall[K, T]
     wakeup: Wakeup
-    turn: T | Exception | Turn = Turn.ALONE
+    outcome: T | Exception | Instruction = Instruction.ALONE
 
-    def notify(self, turn: T | Exception | Turn) -> None:
-        self.turn = turn
+    def notify(self, outcome: T | Exception | Instruction) -> None:
+        self.outcome = outcome
         self.wakeup.set()
 
-    def take_turn(self) -> T | Exception | Turn:
+    def take_outcome(self) -> T | Exception | Instruction:
         """Remove and return the result, error or instruction that this waiting call got."""
         # It is removed from the follower, because the traceback of an error may refer back to it.
-        turn, self.turn = self.turn, Turn.ALONE
-        return turn
+        outcome, self.outcome = self.outcome, Instruction.ALONE
+        return outcome
 
 
 class LocalResults(Generic[K, T]):
     """Results of finished calls by key, and the running call of each key that has one.
 
-    Invariant: a registered `Flight` always has exactly one leader, running or just instructed, until `land()`. If the
-    leader is gone and nobody was instructed, all followers would wait for ever.
+    Invariant: a registered `SharedCall` always has exactly one leader, running or just instructed, until
+    `end_shared_call()`. If the leader is gone and nobody was instructed, all followers would wait for ever.
     """
 
     def __init__(self, ttl: float, size: int) -> None:
@@ -73,62 +73,69 @@ class LocalResults(Generic[K, T]):
         self._now = 0.0
         # The cache's time moves only in `_read_clock()`: `forget()` must work in threads without an event loop.
         self._results: TTLCache[K, tuple[T, float]] = TTLCache(size, ttl, timer=lambda: self._now)
-        self._flights: dict[K, Flight[K, T]] = {}
+        self._shared_calls: dict[K, SharedCall[K, T]] = {}
         self._lock = threading.Lock()
 
-    def enter(self, key: K) -> Hit[T] | Flight[K, T] | Follower[K, T]:
-        """Return the key's cached result, or a `Flight` (call that must run), or a `Follower` (call that must wait)."""
+    def find_or_join(self, key: K) -> Hit[T] | SharedCall[K, T] | Follower[K, T]:
+        """Return the key's cached result, a `SharedCall` (the call must run), or a `Follower` (the call must wait)."""
         with self._lock:
             self._read_clock()
             entry = self._results.get(key)
             if entry is not None:
-                return Hit(entry[0], self._now - entry[1])
-            flight = self._flights.get(key)
-            if flight is None:
-                flight = self._flights[key] = Flight(key)
-                return flight
-            follower = Follower(flight, wakeup())
-            flight.followers[follower] = None
+                result, stored_at = entry
+                return Hit(result, age=self._now - stored_at)
+            shared_call = self._shared_calls.get(key)
+            if shared_call is None:
+                shared_call = self._shared_calls[key] = SharedCall(key)
+                return shared_call
+            follower = Follower(shared_call, wakeup())
+            shared_call.followers[follower] = None
             return follower
 
-    async def turn(self, follower: Follower[K, T]) -> T | Exception | Turn:
+    async def wait_for_outcome(self, follower: Follower[K, T]) -> T | Exception | Instruction:
         """Wait for the running call; return its result or error, or the instruction to run."""
-        # After `Turn.LEAD`, the caller runs its own call for all that wait, and passes the outcome to `land()`.
+        # After `Instruction.LEAD`, the caller runs its own call for all that wait, and passes the outcome to
+        # `end_shared_call()`.
         try:
             with waiting():
                 await follower.wakeup.wait()
         except BaseException:
-            # Cancelled, maybe just after it was made the leader: `leave()` then makes the next follower the leader.
-            self.leave(follower)
+            # Cancelled, maybe just after it was made the leader: the next follower then becomes the leader.
+            self.remove_follower(follower)
             raise
-        return follower.take_turn()
+        return follower.take_outcome()
 
-    def leave(self, follower: Follower[K, T]) -> None:
+    def remove_follower(self, follower: Follower[K, T]) -> None:
         """Remove a call that no longer waits for the identical running call."""
         # If it was already made the leader, the next follower becomes the leader.
         with self._lock:
-            # Absent from `followers` means that it was told something; only a lead has to be passed on.
-            if follower.flight.followers.pop(follower, self) is self and follower.turn is Turn.LEAD:
-                self._pass_lead(follower.flight)
+            # Of what it was told, only the instruction to lead has to be passed on.
+            was_notified = follower not in follower.shared_call.followers
+            follower.shared_call.followers.pop(follower, None)
+            if was_notified and follower.outcome is Instruction.LEAD:
+                self._pass_lead_on(follower.shared_call)
 
-    def land(self, flight: Flight[K, T], turn: T | Exception | Turn, *, keep: bool, key: K) -> None:
+    def end_shared_call(
+        self, shared_call: SharedCall[K, T], outcome: T | Exception | Instruction, *, is_kept: bool, key: K
+    ) -> None:
         """Record that a running call has ended; give its result, an error or an instruction to the waiting calls."""
-        # `Turn.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to all. With
-        # `keep`, the result is kept for later calls with the key `key`.
+        # `Instruction.LEAD` goes to the first follower only, while the others keep waiting; any other value goes to
+        # all. With `is_kept`, the result is kept for later calls with the key `key`.
         with self._lock:
-            if turn is Turn.LEAD:
-                self._pass_lead(flight)
+            if outcome is Instruction.LEAD:
+                self._pass_lead_on(shared_call)
                 return
-            # `_end()` is false after an invalidation. The followers still get the result: they asked before it.
-            if self._end(flight) and keep and not isinstance(turn, (Exception, Turn)):
+            # False after an invalidation. The followers still get the result: they asked before it.
+            is_valid = self._remove_shared_call(shared_call)
+            if is_valid and is_kept and not isinstance(outcome, (Exception, Instruction)):
                 self._read_clock()
-                self._results[key] = turn, self._now
-            if key != flight.key:
+                self._results[key] = outcome, self._now
+            if key != shared_call.key:
                 # The outcome is not for the followers: each of them runs its own call.
-                turn = Turn.ALONE
-            followers, flight.followers = flight.followers, {}
+                outcome = Instruction.ALONE
+            followers, shared_call.followers = shared_call.followers, {}
             for follower in followers:
-                follower.notify(turn)
+                follower.notify(outcome)
 
     def forget(self, is_forgotten: Callable[[K], bool]) -> None:
         """Drop the cached results of the keys for which `is_forgotten` is true; may be called from any thread."""
@@ -136,26 +143,26 @@ class LocalResults(Generic[K, T]):
             for key in [key for key in self._results if is_forgotten(key)]:
                 del self._results[key]
             # Results of running calls are not kept, and these calls get no new followers.
-            for key in [key for key in self._flights if is_forgotten(key)]:
-                del self._flights[key]
+            for key in [key for key in self._shared_calls if is_forgotten(key)]:
+                del self._shared_calls[key]
 
     def _read_clock(self) -> None:
         # The clocks of two event loops may differ slightly. Time must not go back, or expired results would return.
         self._now = max(self._now, common_time())
 
-    def _pass_lead(self, flight: Flight[K, T]) -> None:
-        next_follower = next(iter(flight.followers), None)
+    def _pass_lead_on(self, shared_call: SharedCall[K, T]) -> None:
+        next_follower = next(iter(shared_call.followers), None)
         if next_follower is None:
-            self._end(flight)
+            self._remove_shared_call(shared_call)
         else:
-            del flight.followers[next_follower]
-            next_follower.notify(Turn.LEAD)
+            del shared_call.followers[next_follower]
+            next_follower.notify(Instruction.LEAD)
 
-    def _end(self, flight: Flight[K, T]) -> bool:
+    def _remove_shared_call(self, shared_call: SharedCall[K, T]) -> bool:
         """Remove a call from the running calls; return `False` if an invalidation has removed it before."""
-        if self._flights.get(flight.key) is not flight:
+        if self._shared_calls.get(shared_call.key) is not shared_call:
             return False
-        del self._flights[flight.key]
+        del self._shared_calls[shared_call.key]
         return True
 
 

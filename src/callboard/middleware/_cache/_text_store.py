@@ -23,12 +23,14 @@ T = TypeVar("T")
 
 _log = logging.getLogger("callboard")
 
-LARGEST = 1024 * 1024
+MAX_TEXT_BYTES = 1024 * 1024
 """Maximum size of a text in a store, in bytes. Parsing a larger one could block the event loop: it holds the GIL."""
-_PATIENCE = 1.0
+_MAX_OPERATION_SECONDS = 1.0
 """Maximum seconds for one read or write of a call."""
-_PAUSE = 5.0
+_OUTAGE_PAUSE = 5.0
 """Seconds after a failure during which calls do not use the store: only the first one of an outage waits for it."""
+
+_MAX_STORE_THREADS = 16
 
 Texts = dict[FullKey, str]
 
@@ -66,7 +68,7 @@ class TextSerializer:
     def loads_typed(self, data: tuple[str, bytes]) -> str | None:
         """Return the text in stored data; `None` for data that no `TextSerializer` has written."""
         kind, stored = data
-        if kind != self._kind or len(stored) > 2 * LARGEST:  # encrypted bytes are longer than the text
+        if kind != self._kind or len(stored) > 2 * MAX_TEXT_BYTES:  # encrypted bytes are longer than the text
             return None
         try:
             return bytes(self._inner.loads_typed(data)).decode()
@@ -86,29 +88,30 @@ class TextStore:
             cache.serde = TextSerializer(cache.serde)
         self._cache: BaseCache[str] = cache
         self._is_in_memory = type(cache) is InMemoryCache
-        self._threads = WorkerThreads("the store of a Cache", 16)
-        self._away_until: float | None = None
+        self._worker_threads = WorkerThreads("the store of a Cache", _MAX_STORE_THREADS)
+        self._unavailable_until: float | None = None
         """Time until which calls do not use the store; `None` if its last use succeeded."""
         # Texts that must reach the store, and whether a thread writes them. Guarded by the lock.
-        self._unwritten: dict[FullKey, tuple[str, int | None]] = {}
+        self._unwritten_texts: dict[FullKey, tuple[str, int | None]] = {}
         self._is_writing = False
         self._lock = threading.Lock()
 
     async def read(self, keys: Sequence[FullKey]) -> Texts | None:
         """Return the stored texts of keys; `None` if the store cannot be used now."""
-        texts = await self._use(partial(self._read_texts, keys))
+        texts = await self._try_operation(partial(self._read_texts, keys))
         if texts is None:
             return None
         with self._lock:
-            texts.update({key: self._unwritten[key][0] for key in keys if key in self._unwritten})
-            is_behind = bool(self._unwritten)
+            for key in self._unwritten_texts.keys() & set(keys):
+                texts[key], _ttl = self._unwritten_texts[key]
+            is_behind = bool(self._unwritten_texts)
         if is_behind:
-            self._write_soon()
+            self._start_writing()
         return texts
 
     async def write(self, texts: Mapping[FullKey, tuple[str, int | None]]) -> bool:
         """Store texts, each with its time to live in seconds; return whether the store took them."""
-        return await self._use(partial(self._write, texts)) is not None
+        return await self._try_operation(partial(self._write_texts, texts)) is not None
 
     def write_later(self, key: FullKey, text: str) -> None:
         """Store a text for ever without waiting, from any thread; `read` returns it already.
@@ -116,50 +119,52 @@ class TextStore:
         If the store cannot be used, a later `read` of any key tries again.
         """
         with self._lock:
-            self._unwritten[key] = text, None
-        self._write_soon()
+            self._unwritten_texts[key] = text, None  # no time to live
+        self._start_writing()
 
-    async def _use(self, operation: Callable[[], T]) -> T | None:
+    async def _try_operation(self, operation: Callable[[], T]) -> T | None:
         """Return the result of `operation` on the cache; `None` if it fails, takes too long or must not be used."""
-        if self._away_until is not None:
-            if common_time() < self._away_until:
+        if self._unavailable_until is not None:
+            if common_time() < self._unavailable_until:
                 return None
-            self._away_until = common_time() + _PAUSE  # one call tries, the others go on without the store
+            self._unavailable_until = (
+                common_time() + _OUTAGE_PAUSE
+            )  # one call tries, the others go on without the store
         # At most half of the call's time: a slow store must not turn a finished result into a timeout.
-        patience = min(_PATIENCE, remaining() / 2)
+        timeout = min(_MAX_OPERATION_SECONDS, remaining() / 2)
         try:
-            with fail_after(patience):
-                result = operation() if self._is_in_memory else await self._threads.run(operation)
+            with fail_after(timeout):
+                result = operation() if self._is_in_memory else await self._worker_threads.run(operation)
         except NotImplementedError as error:
             raise StorageError(
                 f"The cache of type {type(self._cache).__name__} in Cache(store=...)",
                 "does not implement the sync methods get() and set(), which run in worker threads on every event loop.",
             ) from error
         except Exception as error:
-            if not isinstance(error, TimeoutError) or patience == _PATIENCE:
-                if self._away_until is None:
+            if not isinstance(error, TimeoutError) or timeout == _MAX_OPERATION_SECONDS:
+                if self._unavailable_until is None:
                     _log.warning(
                         "the store of a Cache, of type %s, cannot be used (%s); calls run without it until it can",
                         type(self._cache).__name__,
                         str(error) or type(error).__name__,
                     )
-                self._away_until = common_time() + _PAUSE
+                self._unavailable_until = common_time() + _OUTAGE_PAUSE
             return None
-        if self._away_until is not None:
-            self._away_until = None
+        if self._unavailable_until is not None:
+            self._unavailable_until = None
             _log.warning("the store of a Cache, of type %s, works again", type(self._cache).__name__)
         return result
 
     def _read_texts(self, keys: Sequence[FullKey]) -> Texts:
         values = self._cache.get(keys)
         # A cache of the user may return anything.
-        return {key: text for key in keys if type(text := values.get(key)) is str and len(text) <= LARGEST}
+        return {key: text for key in keys if type(text := values.get(key)) is str and len(text) <= MAX_TEXT_BYTES}
 
-    def _write(self, texts: Mapping[FullKey, tuple[str, int | None]]) -> bool:
+    def _write_texts(self, texts: Mapping[FullKey, tuple[str, int | None]]) -> bool:
         self._cache.set(texts)
         return True
 
-    def _write_soon(self) -> None:
+    def _start_writing(self) -> None:
         if self._is_in_memory:
             self._write_unwritten()
             return
@@ -182,7 +187,7 @@ class TextStore:
         """Write the waiting texts until the store has all of them, or loses them."""
         while True:
             with self._lock:
-                texts = dict(self._unwritten)
+                texts = dict(self._unwritten_texts)
                 if not texts:
                     self._is_writing = False
                     return
@@ -190,10 +195,10 @@ class TextStore:
             # Read again, because LangGraph's `RedisCache` hides an error of the server.
             stored = self._read_texts([*texts])
             with self._lock:
-                written = [key for key, (text, _) in texts.items() if stored.get(key) == text]
-                for key in written:
+                written_keys = [key for key, (text, _) in texts.items() if stored.get(key) == text]
+                for key in written_keys:
                     # Of a cache in memory, each thread writes by itself: another one may have been faster.
-                    if self._unwritten.get(key) == texts[key]:
-                        del self._unwritten[key]
-            if not written and not self._unwritten.keys().isdisjoint(texts):
+                    if self._unwritten_texts.get(key) == texts[key]:
+                        del self._unwritten_texts[key]
+            if not written_keys and not self._unwritten_texts.keys().isdisjoint(texts):
                 raise StorageError("The cache", "does not return what it was given")
