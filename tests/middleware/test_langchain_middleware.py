@@ -12,6 +12,7 @@ from typing import Any
 
 import anyio
 import pytest
+import sniffio
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from langchain.agents.middleware import (
@@ -43,6 +44,7 @@ from callboard.testing import Recorder, ScriptedModel, calls
 from tests.helpers import contents, make
 
 pytestmark = pytest.mark.real_clock
+WAIT = 30
 
 
 async def run(node: ToolNode, *batch: Any, **options: Any) -> list[Any]:
@@ -114,6 +116,38 @@ async def test_one_that_gives_up_waiting_ends_the_attempt(recorder: Recorder) ->
 
     assert message.content == "gave up"
     assert recorder.lines == ["stuck started", "stuck cancelled"] * 2
+
+
+async def test_a_request_that_is_given_up_before_it_begins_runs_nothing() -> None:
+    """On trio, both the request and its end wait for the event loop of the call, here behind a function that blocks."""
+    is_blocked, is_given_up = threading.Event(), threading.Event()
+
+    class Hasty(AgentMiddleware):
+        async def awrap_tool_call(self, request: Any, handler: Any) -> Any:
+            await asyncio.to_thread(is_blocked.wait, WAIT)
+            given_up = asyncio.ensure_future(handler(request))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.sleep(0)
+            is_given_up.set()
+            await asyncio.wait([given_up])
+            return ToolMessage("something else", tool_call_id=request.tool_call["id"])
+
+    async def answer_at_once(request: Any, call_next: Any) -> Any:
+        return ToolMessage("an answer", tool_call_id=request.tool_call["id"])
+
+    async def block(seconds: float) -> None:
+        await anyio.sleep(seconds)
+        is_blocked.set()
+        # On asyncio the middleware is in the event loop, and must not be blocked.
+        while not is_given_up.wait(0 if sniffio.current_async_library() == "asyncio" else WAIT):
+            await anyio.sleep(0.01)
+
+    node = ToolNode([make(block)], middleware=[Hasty(), answer_at_once])
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(block, 0.1)
+        [message] = await node.ainvoke([calls(tool_call("block", seconds=0))])
+    assert message.content == "something else"
 
 
 async def test_its_emulator_answers_for_the_tools_it_is_told_to(recorder: Recorder) -> None:

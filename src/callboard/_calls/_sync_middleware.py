@@ -43,9 +43,8 @@ class _Question(Generic[Q, A]):
     async def be_answered(self, call_next: Callable[[Q], Awaitable[A]], scope: Scope) -> None:
         try:
             with scope, current_loop().scope(math.inf, DEFAULT_GRACE) as self._scope:
-                if self.is_withdrawn:  # before the scope was open
-                    self._scope.cancel()
-                await _settle(self.answer, call_next(self.request))
+                if not self.is_withdrawn:  # before the scope was open
+                    await _settle(self.answer, call_next(self.request))
         finally:
             # The middleware waits for the future in another thread, and must never wait for ever. No effect if it is
             # done already.
