@@ -57,6 +57,11 @@ async def pass_on(request: Any, call_next: Any) -> Any:
     return await call_next(request)
 
 
+def pass_on_from_a_thread(request: Any, call_next: Any) -> Any:
+    """A sync middleware that does nothing."""
+    return call_next(request)
+
+
 TOOLS = [fine, slow, boom, approval]
 POLICIES = {"slow": CallPolicy(timeout=2)}
 
@@ -81,6 +86,16 @@ async def test_a_batch_leaves_nothing_in_cycles(name: str, middleware: list[Any]
     with anyio.fail_after(WAIT * 4):
         raises = CallsInterrupted if name == "approval" else None
         assert await cycles_of(node, name, count, raises=raises) == []
+
+
+@pytest.mark.usefixtures("no_collector")
+@pytest.mark.real_clock
+@pytest.mark.backends("asyncio")  # errors of trio's own threads are in cycles
+@pytest.mark.parametrize("name", ["fine", "boom"])
+async def test_sync_middleware_leaves_nothing_in_cycles(name: str) -> None:
+    """An error passes two futures between the thread of the middleware and the event loop, and these refer to it."""
+    node = ToolNode(TOOLS, handle_tool_errors=True, policies=POLICIES, middleware=[pass_on_from_a_thread])
+    assert await cycles_of(node, name, 5, raises=None) == []
 
 
 @pytest.mark.usefixtures("no_collector")

@@ -91,6 +91,7 @@ class _Questions(Generic[Q, A]):
 
 async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
     """Store the result or error of an awaitable in a future; raise nothing but a requested cancellation of the task."""
+    error: BaseException | None = None
     try:
         future.set_result(await awaitable)
     except BaseException as exc:
@@ -101,24 +102,25 @@ async def _settle(future: "Future[A]", awaitable: Awaitable[A]) -> None:
         future.set_exception(error)
     finally:
         future.cancel()  # no effect if the future is done
+        del future, error  # the traceback of the error refers to this frame: reference cycles
 
 
 async def _answer_while(run: Callable[[_Questions[Q, A]], Awaitable[A]], call_next: Callable[[Q], Awaitable[A]]) -> A:
     """Run a middleware in another thread, and the rest of the call here; return the middleware's answer."""
     loop = current_loop()
-    outcome: Future[A] = Future()
+    outcome: list[Future[A]] = [Future()]
     async with loop.nursery() as nursery:
         questions: _Questions[Q, A] = _Questions(loop, nursery, call_next)
 
         async def child(scope: Scope) -> None:
             try:
                 with scope:
-                    await _settle(outcome, run(questions))
+                    await _settle(outcome[0], run(questions))
             finally:
                 questions.is_closed = True
 
         nursery.start(child, DEFAULT_GRACE)
-    return outcome.result()
+    return outcome.pop().result()  # not kept: the traceback of its error refers to this frame, a reference cycle
 
 
 class SyncMiddleware(Generic[Q, A]):
@@ -176,7 +178,10 @@ class AsyncioMiddleware(Generic[Q, A]):
                     if not answer.cancelled():
                         answer.exception()  # or asyncio logs that the exception was never retrieved
                     raise
-                return answer.result()
+                try:
+                    return answer.result()
+                finally:
+                    del question, answer  # the traceback of their error refers to this frame: a reference cycle
 
             return await run_on_asyncio(partial(self._fn, request, call))
 
