@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import Context, copy_context
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -160,6 +161,25 @@ async def test_a_cancelled_call_has_its_last_report() -> None:
         with anyio.move_on_after(0.01):
             await ToolNode([make(work)]).ainvoke(ask("work"))
     assert [event.message for _, event in timed_events] == ["first", "last"]
+
+
+async def test_a_cancelled_call_reports_no_more_after_its_end() -> None:
+    """A task that a middleware has left behind may report later. The span of the call has ended by then."""
+    events: list[CallEvent] = []
+    contexts: list[Context] = []
+
+    async def work() -> None:
+        await anyio.sleep(60)
+
+    async def leave_work_behind(request: Any, call_next: Any) -> Any:
+        contexts.append(copy_context())
+        return await call_next(request)
+
+    node = ToolNode([make(work)], middleware=[leave_work_behind])
+    with observe(events.append), anyio.move_on_after(1):
+        await node.ainvoke(ask("work"))
+    contexts[0].run(progress, "late")
+    assert [event.phase for event in events] == ["begun", "started", "attempt_ended", "ended"]
 
 
 async def test_an_observer_that_fails_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:

@@ -490,7 +490,7 @@ class SupervisedCall(Generic[T]):
 
     def report(self, progress: Progress, attempt: int | None = None) -> None:
         """Report progress of an attempt, by default of the latest attempt; may be called from any thread."""
-        if self.ended:  # a thread or task that a middleware has left behind may still report
+        if self.ended or self.is_over:  # a thread or task that a middleware has left behind may still report
             return
         report_activity()
         self._latest_progress = progress.message
