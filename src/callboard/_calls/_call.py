@@ -531,10 +531,12 @@ _LONGEST_PAUSE = 60.0
 
 def _deliver_progress(report: _Report) -> None:
     call, progress, attempt = report
-    message, facts = progress.message, progress.facts
-    call._notify_observers("noted", call.name, attempt=attempt, note="progress", facts=facts, message=message)
-    if call._batch_context.on_progress is not None:
-        call._batch_context.on_progress(call.call, progress)
+    context, message = call._batch_context, progress.message
+    if call._observers and message:  # as confidential as the arguments
+        message = context.redact_call({**call.call, "args": {"message": message}})["args"].get("message", "")
+    call._notify_observers("noted", call.name, attempt=attempt, note="progress", facts=progress.facts, message=message)
+    if context.on_progress is not None:
+        context.on_progress(call.call, progress)
 
 
 @contextmanager
