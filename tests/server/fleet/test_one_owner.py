@@ -1,7 +1,7 @@
 """A keyed actor has one instance in a fleet; other processes reach it there."""
 
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from types import SimpleNamespace
 from typing import Any
@@ -176,6 +176,29 @@ async def test_what_cannot_be_sent_is_named(fleets: Fleets, log: str) -> None:
         with pytest.raises(TypeError, match=r"Counter\.note cannot be sent .*: argument 1, of type function"):
             await second_actors["k"].note(lambda: None)  # type: ignore[arg-type]
         assert (await second_actors["k"].up())[0] == 1
+
+
+def _fail_to_load() -> str:
+    raise ModuleNotFoundError("No module named 'of_another_version'")
+
+
+class KeyOfAnotherVersion(str):
+    """Key that can be sent, and cannot be loaded where it arrives."""
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Callable[[], str], tuple[()]]:
+        return _fail_to_load, ()
+
+
+async def test_a_key_that_its_owner_cannot_load_is_an_error_of_its_ask(fleets: Fleets, log: str) -> None:
+    """Versions of a program differ while it is deployed. The ask waited for ever, and the owner lost its connection."""
+    key = KeyOfAnotherVersion("k")
+    async with two_processes(fleets, log) as (first_actors, second_actors):
+        assert await first_actors[key].up()
+        with pytest.raises(ModuleNotFoundError, match="of_another_version"):
+            await second_actors[key].up()
+        assert (await first_actors[key].up())[0] == 2
 
 
 async def test_many_keys_at_once_are_no_more_than_a_server_takes(fleets: Fleets, log: str) -> None:

@@ -61,7 +61,12 @@ class AskReceiver:
         if contents.ask_number <= self._last_numbers.get(message.sender_id, 0):
             return
         self._last_numbers[message.sender_id] = contents.ask_number
-        key = loads(contents.pickled_key)
+        try:
+            key = loads(contents.pickled_key)
+        except Exception as error:  # such as of a class that only another version of the program has
+            frame_kind, reply = _replies.encode_error(error, "process")
+            self._router.queue_message(message.sender_id, _KINDS[frame_kind], message.ask_id, reply, is_last=True)
+            return
         ownership = self._router.ownership_of(key)
         cancel = None
         # The ask names the token that its sender knows: an ask for an earlier ownership of the key must not run.
