@@ -138,7 +138,7 @@ OWNERS: dict[str, Any] = {
         ("_arun", "_filter_injected_args", "_injected_args_keys", "_parse_input", "_to_args_and_kwargs"), BaseTool
     ),
     **dict.fromkeys(("_awrap_tool_call", "_wrap_tool_call"), ToolNode([])),
-    "_asdict": NamedTuple("_", [("x", int)]),
+    **dict.fromkeys(("_asdict", "_replace"), NamedTuple("_", [("x", int)])),
     **dict.fromkeys(("_current_frames", "_getframe"), sys),
     "_allowed_msgpack_modules": JsonPlusSerializer(),
     "_callback": asyncio.Handle,

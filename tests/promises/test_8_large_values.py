@@ -21,7 +21,7 @@ from callboard.guards import Detector, Redact, RepairArguments
 from callboard.guards._sanitize import _text
 from callboard.middleware import Cache, RequireApproval
 from callboard.middleware._cache import _cache
-from callboard.middleware._cache._cache import _canonical
+from callboard.middleware._cache._cache import _encode_canonically
 from callboard.testing import calls
 
 pytestmark = pytest.mark.real_clock
@@ -174,9 +174,9 @@ async def test_the_key_of_large_arguments_is_made_in_a_thread(monkeypatch: pytes
 
     def record_thread(args: Any) -> str | None:
         threads.append(threading.get_ident() != loop_thread)
-        return _canonical(args)
+        return _encode_canonically(args)
 
-    monkeypatch.setattr(_cache, "_canonical", record_thread)
+    monkeypatch.setattr(_cache, "_encode_canonically", record_thread)
     tool = StructuredTool.from_function(coroutine=echo, description="Echoes.")
     node = ToolNode([tool], middleware=[Cache(["echo"])])
     first = await node.ainvoke([calls(("echo", {"values": LARGE}))])
