@@ -59,7 +59,7 @@ async def test_its_error_handler_sees_errors_and_timeouts(recorder: Recorder) ->
 
     broken, slow = recorder.tool("broken", raises=ValueError("no")), recorder.tool("slow", hang=True)
     tools = [broken, slow, recorder.tool("lost", raises=LookupError("gone"))]
-    policies = {"slow": CallPolicy(timeout=0.05)}
+    policies = {"slow": CallPolicy(timeout=0.5)}
     node = ToolNode(tools, middleware=[ToolErrorMiddleware(explain)], policies=policies)
     messages = await run(node, tool_call("broken", "1"), tool_call("slow", "2"))
     with pytest.raises(LookupError, match="gone"):

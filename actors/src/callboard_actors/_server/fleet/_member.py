@@ -65,7 +65,8 @@ class AskReceiver:
             key = loads(contents.pickled_key)
         except Exception as error:  # such as of a class that only another version of the program has
             frame_kind, reply = _replies.encode_error(error, "process")
-            self._router.queue_message(message.sender_id, _MESSAGE_KINDS[frame_kind], message.ask_id, reply, is_last=True)
+            kind = _MESSAGE_KINDS[frame_kind]
+            self._router.queue_message(message.sender_id, kind, message.ask_id, reply, is_last=True)
             return
         ownership = self._router.ownership_of(key)
         cancel = None
