@@ -84,8 +84,14 @@ def _module(name: str, app_dir: Path) -> ModuleType:
 def _check_place(name: str, app_dir: Path) -> None:
     """Raise `NotThereError` if `app_dir` has a module of this name that another one, which is loaded, hides."""
     top_name = name.partition(".")[0]
-    loaded_file = getattr(sys.modules[top_name], "__file__", None)
+    loaded_module: object = sys.modules[top_name]
+    if not isinstance(loaded_module, ModuleType):
+        return  # a module may put another object in its own place
+    loaded_file = loaded_module.__file__
+    # A package of the folder hides a module of the folder, and a compiled module its source.
+    if loaded_file and Path(loaded_file).resolve().parent in (app_dir.resolve(), (app_dir / top_name).resolve()):
+        return
     for file in (app_dir / f"{top_name}.py", app_dir / top_name / "__init__.py"):
-        if file.is_file() and not (loaded_file and Path(loaded_file).exists() and file.samefile(loaded_file)):
+        if file.is_file():
             other_module = f"the module {loaded_file}" if loaded_file else "a module of Python"
             raise NotThereError(f"{file} cannot be imported, because {other_module} has its name; rename the file")

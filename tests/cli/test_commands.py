@@ -63,3 +63,15 @@ def test_a_file_that_a_loaded_module_hides_is_told(folder: Path, name: str, file
 
     with pytest.raises(NotThereError, match=rf"{name}.* cannot be imported, because .*rename the file"):
         load_named(f"{name}:tools", folder, example="tools")
+
+
+def test_a_module_of_the_folder_is_loaded_whatever_stands_beside_it(folder: Path) -> None:
+    """A package hides a module of its name, and a module may put another object in its own place."""
+    (folder / "for_a_command.py").write_text("Trip = 'module'\n")
+    (folder / "for_a_command").mkdir()
+    (folder / "for_a_command" / "__init__.py").write_text("Trip = 'package'\n")
+    replacement = "import sys, types\nsys.modules[__name__] = types.SimpleNamespace(Trip='object')\n"
+    (folder / "replaces_itself.py").write_text(replacement)
+
+    assert load_named("for_a_command:Trip", folder, example="tools")[1] == "package"
+    assert load_named("replaces_itself:Trip", folder, example="tools")[1] == "object"
