@@ -533,8 +533,8 @@ async def test_what_the_links_redact_no_observer_sees(caplog: pytest.LogCaptureF
     assert "canary" not in caplog.text
 
 
-@pytest.mark.parametrize("is_broken", [False, True])
-async def test_observers_see_the_progress_of_a_call_as_its_arguments(is_broken: bool) -> None:
+@pytest.mark.parametrize("redaction", ["usual", "broken", "to text"])
+async def test_observers_see_the_progress_of_a_call_as_its_arguments(redaction: str) -> None:
     """A redaction with secrets of its own would be of no use if the tool repeated one while it works."""
 
     async def pay(card: str) -> str:
@@ -543,11 +543,13 @@ async def test_observers_see_the_progress_of_a_call_as_its_arguments(is_broken: 
         return "paid"
 
     redact, call_events = Redact(secrets=[CANARY], reveal=["pay"]), list[CallEvent]()
-    if is_broken:
+    if redaction == "broken":
         redact.redact_value = lambda value, *, thread_id="": 1 / 0  # type: ignore[method-assign, assignment]
+    elif redaction == "to text":
+        redact.redact_value = lambda value, *, thread_id="": "hidden"  # type: ignore[method-assign, assignment]
     with observe(call_events.append):
         await ToolNode([make(pay)], middleware=[redact]).ainvoke([tool_call("pay", "1", card=CANARY)])
 
     [event] = [event for event in call_events if event.note == "progress"]
-    assert event.message == ("" if is_broken else f"pays with {redact.redact(CANARY)}")
+    assert event.message == (f"pays with {redact.redact(CANARY)}" if redaction == "usual" else "")
     assert event.facts == {"done": 1}

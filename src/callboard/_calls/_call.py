@@ -533,7 +533,8 @@ def _deliver_progress(report: _Report) -> None:
     call, progress, attempt = report
     context, message = call._batch_context, progress.message
     if call._observers and message:  # as confidential as the arguments
-        message = context.redact_call({**call.call, "args": {"message": message}})["args"].get("message", "")
+        arguments: object = context.redact_call({**call.call, "args": {"message": message}})["args"]
+        message = str(arguments.get("message", "")) if isinstance(arguments, Mapping) else ""
     call._notify_observers("noted", call.name, attempt=attempt, note="progress", facts=progress.facts, message=message)
     if context.on_progress is not None:
         context.on_progress(call.call, progress)
