@@ -265,6 +265,9 @@ class Journal:
                 return
             # An outage must not end the run. However long it lasts, `check_lease` checks the holder afterwards.
             _log.exception("The hold on thread %r could not be prolonged; trying again", self._saver.thread_id)
+        except BaseException:  # cancelled in the middle, because the run parks: it renews the lease itself then
+            self.renewal_time = current_loop().now()
+            raise
 
     async def check_lease(self) -> None:
         """Raise `ThreadBusyError` if the lease may have ended, and another run has taken the thread since."""

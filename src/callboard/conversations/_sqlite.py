@@ -90,7 +90,8 @@ class SqliteFile(Generic[T]):
         if self._path != ":memory:":
             _make_private_file(self._path)
         opened = self._connect(self._path)
-        self._identity = _identity(self._path)
+        with suppress(OSError):  # unknown: the file that is open is used as long as it can be
+            self._identity = _identity(self._path)
         try:
             # In WAL mode, readers do not wait for a writer. The file keeps the mode, so all processes use it.
             _repeat_while_busy(partial(opened.conn.execute, "PRAGMA journal_mode=WAL"))
@@ -121,7 +122,12 @@ class SqliteFile(Generic[T]):
 
     def is_gone(self) -> bool:
         # SQLite goes on in a file without a name, which ends with the process.
-        return self._identity is not None and _identity(self._path) != self._identity
+        if self._identity is None:
+            return False
+        try:
+            return _identity(self._path) != self._identity
+        except OSError:  # such as a folder that this process may not read any more: the open file still works
+            return False
 
     @contextmanager
     def explain_errors(self) -> Generator[None]:
@@ -146,10 +152,10 @@ class SqliteFile(Generic[T]):
 
 
 def _identity(path: str) -> tuple[int, int] | None:
-    """Return the device and the number of a file; `None` if there is no file."""
+    """Return the device and the number of a file; `None` if there is no file. Raises OSError if that is unknown."""
     try:
         status = Path(path).stat()
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return status.st_dev, status.st_ino
 
