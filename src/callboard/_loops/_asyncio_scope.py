@@ -205,6 +205,8 @@ class AsyncioScope:
 
     def _send_unless_shielded(self) -> None:
         root = self._outermost_scope()
+        if self in (root._held_back or ()):
+            return  # a cancellation of this scope waits already
         if root._shields:  # perhaps the next shield of the task: two clean-ups may follow each other without an await
             root._held_back = [*(root._held_back or ()), self]
         else:

@@ -341,7 +341,9 @@ class KeyedActors:
 
     async def _wait_for_tasks(self) -> None:
         while self._tasks:
-            await next(iter(self._tasks)).wait()
+            task = next(iter(self._tasks))
+            await task.wait()
+            self._tasks.discard(task)  # a task that was cancelled before its first step has not removed itself
 
     def _start_task(self, function: Callable[[], Any]) -> None:
         """Start a task that runs the async function `function`; `close` waits for this task."""
