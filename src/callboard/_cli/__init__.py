@@ -35,4 +35,6 @@ def _open_closed_streams() -> None:
     # of the stream, and texts that C libraries write to stderr would stand in it.
     for name, flag, mode in (("stdin", os.O_RDONLY, "r"), ("stdout", os.O_WRONLY, "w"), ("stderr", os.O_WRONLY, "w")):
         if getattr(sys, name) is None:
-            setattr(sys, name, open(os.open(os.devnull, flag), mode, closefd=False))  # noqa: SIM115 (until the process ends)
+            fd = os.open(os.devnull, flag)
+            os.set_inheritable(fd, True)  # child processes, such as MCP servers, need their streams, too
+            setattr(sys, name, open(fd, mode, closefd=False))  # noqa: SIM115 (until the process ends)

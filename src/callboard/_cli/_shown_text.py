@@ -53,7 +53,7 @@ def print_json(value: Any) -> None:
     """Print any value on stdout as JSON, with escapes in place of characters that its encoding does not have."""
     text = as_json(value, indent=2)
     try:
-        text.encode(sys.stdout.encoding)
+        text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
         text = json.dumps(json.loads(text), indent=2)
     print(text)
