@@ -157,7 +157,7 @@ async def test_whoever_asks_while_a_store_is_closed_has_an_answer(nowhere: str) 
     client = store._current_client
     store.close()
 
-    permit = client.ask("tool:t", request, lambda: answered.append("late"))
+    permit = client.request_permit("tool:t", request, lambda: answered.append("late"))
     permit.leave()
 
     assert answered == ["late"]
