@@ -57,7 +57,7 @@ Make = Callable[[Hall, AIMessage], Work]
 LIMITS = {"asyncio": 4.5, "trio": 6.0}
 """Budget of a waiting call in KB, by event loop."""
 
-PARKED_LIMITS = {"asyncio": 58.0, "trio": 65.0}
+PARKED_LIMITS = {"asyncio": 58.0, "trio": 77.0}
 """Budget of a parked run in KB, by event loop. In the memory of the checkpointer is its conversation, too."""
 
 _ROWS: tuple[tuple[str, Make, tuple[str, ...], bool], ...] = (

@@ -147,8 +147,8 @@ _HEAD_START = 1.0
 """Seconds after which the next address of a host is tried instead of one that does not answer."""
 _MOST_HEAD_BYTES = 64 * 1024
 """Maximum bytes of the head of a response."""
-_MOST_HEAD_LINES = 1000
-"""Maximum lines of the head of a response, with its interim responses: `h11` needs time for each line."""
+_MOST_HEAD_LINES = 400
+"""Maximum lines of the head of a response and its interim responses: `h11` needs time for each, cookies need more."""
 _HEAD_PIECE = 4096
 """Bytes of a head that are read at once: `h11` handles all interim responses in them without a pause."""
 
