@@ -240,7 +240,7 @@ class CallStep:
             if task not in claimed:
                 continue
             record = thread.record_of(task)
-            begun_call = call if record.tool is None else ToolCall(**{**call, "name": record.tool})
+            begun_call: ToolCall = call if record.tool is None else {**call, "name": record.tool}
             policy = run.tools.policy(begun_call)
             pending = record.pending
             # A call that may run again, without an answered question, matches no branch: the batch starts it anew.
